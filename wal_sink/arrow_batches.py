@@ -1,7 +1,7 @@
 """Joins small Arrow batches to larger ones, and labels timestamps with UTC.
 
 The flush groups the rows of a batch by partition, so larger batches make larger requests to the target. Each
-batch also has a cost of its own, when the log is written and when it is read.
+batch also has a fixed cost, when the log is written and when the log is read.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ memory."""
 
 
 def coalesced(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield the same rows in the same order, in as few batches as the bounds allow, none of them empty.
+    """Yield the same rows in the same order, in as few batches as the bounds allow. No batch is empty.
 
     :param batches: batches with equal schemas.
     """

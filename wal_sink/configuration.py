@@ -1,4 +1,4 @@
-"""Turns the options of a `writeStream` into all that the sink works with; no I/O."""
+"""Parses a query's options: those of the sink, its targets, and the places of checkpoint and log. No I/O."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ class Destination(NamedTuple):
     """One of the targets that a query writes to."""
 
     name: str
-    """Its name in the log. A single target has the name of its kind."""
+    """Name of the target in the log. A single target has the name of its kind, such as `delta`."""
     prefix: str
-    """The beginning of its options: its name; empty for a single target."""
+    """Prefix of the target's options, one of the names in `targets`; empty for a single target."""
     kind: str
     """The value of option `target`."""
     target: Target
@@ -51,7 +51,7 @@ class Destination(NamedTuple):
 
     @property
     def public(self) -> dict[str, str]:
-        """Its options without secrets, as a user writes them."""
+        """The options of the target without secrets, as a user writes them."""
         options = {"target": self.kind, **public(self.target.options)}
         return {qualified(self.prefix, option): value for option, value in options.items()}
 
@@ -74,8 +74,9 @@ class Configuration(NamedTuple):
         """Refuse a checkpoint in which two drivers could overwrite each other's files.
 
         :param file_manager: the class by which Spark writes checkpoints; None: Spark's own.
-        :raises OptionError: the checkpoint is not in a folder, or its class is not Spark's own, and the user
-            has not promised that one driver runs at a time.
+        :raises OptionError: the checkpoint is not in a folder, or Spark writes it by a class that is not
+            Spark's own; and the user has not promised that one driver runs at a time
+            (`checkpoint.oneDriver`).
         """
         if not is_folder(self.location.checkpoint):
             where = self.location.checkpoint
@@ -99,7 +100,7 @@ class Configuration(NamedTuple):
 
     @property
     def public(self) -> dict[str, str]:
-        """The options without secrets, as the state of the log records them."""
+        """The options of the query without secrets, as the state of the log records them."""
         of_sink = public(self.sink)
         if self.several:
             of_sink["targets"] = ",".join(destination.name for destination in self.destinations)
@@ -109,7 +110,7 @@ class Configuration(NamedTuple):
         }
 
     def in_force(self, log: str) -> dict[str, str]:
-        """Return what the options mean, by heading; without secrets.
+        """Return the values in force as texts by heading, without secrets.
 
         :param log: URL of the query's log.
         """
@@ -189,7 +190,7 @@ def _target(kind: str, raw: Mapping[str, str], known: Sequence[str] = ()) -> Tar
 def target_names(raw: Mapping[str, str]) -> tuple[str, ...]:
     """Return the names that option `targets` lists; none without the option.
 
-    :raises OptionError: one of them is not allowed as a name, or is listed twice.
+    :raises OptionError: a name is not allowed, or is listed twice.
     """
     listed = tuple(
         name.strip().lower() for name in lowered(raw).get("targets", "").split(",") if name.strip()
@@ -211,10 +212,10 @@ def target_names(raw: Mapping[str, str]) -> tuple[str, ...]:
 
 
 class TargetOptions(NamedTuple):
-    """The options of one of a query's targets, as they are written; nothing is parsed or imported."""
+    """The options of one target of a query as texts. Nothing is parsed, and no module is imported."""
 
     prefix: str
-    """The beginning of the options: the target's name; empty for a single target."""
+    """Prefix of the options, one of the names in `targets`; empty for a single target."""
     kind: str
     """The value of option `target`, cassandra by default."""
     options: Mapping[str, str]
@@ -318,7 +319,8 @@ def storage_options(
 ) -> tuple[dict[str, object] | None, dict[str, object] | None]:
     """Parse the storage options of log and checkpoint, for `locate`; None for an option that is not given.
 
-    :raises OptionError: an option is not a JSON object. The text does not show it: it contains keys.
+    :raises OptionError: an option is not a JSON object. The text does not show the option, since it may
+        contain keys.
     """
     return (
         _store_options("wal.storageOptions", sink.storage_options),

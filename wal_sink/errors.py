@@ -1,7 +1,8 @@
-"""All errors of wal_sink, ordered by what the operator does next; and remedies that several errors have.
+"""All errors of wal_sink, ordered by the operator's next step; and remedies that several errors have.
 
 An error has two texts: what happened, and the remedy. Errors with the same `exit_code` need the same
-reaction. The docstring of a class is its entry in the reference: what the error means, then what to do.
+reaction. The reference of errors is made from the docstrings of the classes: what the error means, then what
+to do.
 """
 
 from __future__ import annotations
@@ -68,8 +69,9 @@ class WalSinkError(Exception):
 class OptionError(WalSinkError):
     """An option, or an argument of a command or function, is missing, unknown, or has a wrong value.
 
-    A login that the target refuses also raises it. A query whose trigger or mode the sink does not support is
-    stopped with this error as it starts. Nothing is lost: the source or the log has the rows.
+    A login that the target refuses raises this error, too. If the sink does not support the trigger or the
+    mode of a query, the start of the query raises this error. Nothing is lost: the source or the log has the
+    rows.
 
     What to do: Correct what the text names, and start the query or the command again. After a change of a
     password, set the new one in the environment, which the flusher reads at each try.
@@ -118,7 +120,7 @@ class InvalidRow(WalSinkError):
     set `onInvalidRow` to `quarantine`; then export such rows, repair them, and write them by a query of your
     own.
 
-    :param column: the column with the problem, as the DataFrame names it; empty if it is not a single one.
+    :param column: the column with the problem, as the DataFrame names it; empty unless it is a single column.
     :param problem: what is wrong, without the row and its value; default: `what`.
     :param rows: a boolean Arrow array, True for each row of the batch with this problem; None if the check
         does not know: then `publish.append.split_invalid` finds the rows one by one.
@@ -231,7 +233,8 @@ class Fenced(WalSinkError):
 
     Two drivers ran on one checkpoint. Rows of an attempt that Spark did not complete are not flushed.
 
-    What to do: Find out why there were two, and let one of them run. If both have ended, start one again.
+    What to do: Find out why there were two drivers, and let one of them run. If both have ended, start one
+    again.
     """
 
     exit_code = 5

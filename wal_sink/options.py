@@ -1,4 +1,4 @@
-"""Declares the options of the sink itself, and parses declared options; a target declares its own likewise.
+"""Declares the options of the sink itself, and parses options. Targets declare theirs in the same way.
 
 An option is a field of a frozen struct, with a name, a type, a default and a description. Errors quote the
 description, and `reference` makes the documentation from it. Spark passes strings, which msgspec converts and
@@ -32,29 +32,29 @@ class Declared(NamedTuple):
     default: object
     """`msgspec.NODEFAULT` if the option is required."""
     types: tuple[msgspec.inspect.Type, ...]
-    """The types that its value may have."""
+    """The types that a value may have."""
     words: Mapping[str, str]
-    """The words that it accepts, by the same words in lower case."""
+    """The words that the option accepts, by the same words in lower case."""
     text: str
-    """Its description, as declared."""
+    """The description, as declared."""
     extra: Mapping[str, object]
-    """Its marks, such as `SECRET`."""
+    """The marks of the option, such as `SECRET`."""
     unit: str
-    """The unit of its number, a key of `UNITS`; empty for none."""
+    """The unit of a number, a key of `UNITS`; empty for none."""
 
     @property
     def required(self) -> bool:
-        """True if it has no default."""
+        """True if the option has no default."""
         return self.default is msgspec.NODEFAULT
 
     @property
     def default_text(self) -> str:
-        """Its default as the log has it; empty for a required option."""
+        """The default as the log has it; empty for a required option."""
         return "" if self.required else str(self.default)
 
     @property
     def description(self) -> str:
-        """Its description, with the words that it accepts."""
+        """The description, with the words that the option accepts."""
         text = self.text or self.name
         match self.types:
             case (msgspec.inspect.LiteralType(values),):
@@ -63,7 +63,7 @@ class Declared(NamedTuple):
 
     @property
     def takes(self) -> str:
-        """The part of an error text about the values it accepts; empty if the description has them."""
+        """The part of an error text about the accepted values; empty if the description has the values."""
         if self.unit:
             return f" takes {EXAMPLES[self.unit]}"
         match self.types:
@@ -106,7 +106,8 @@ SECRET = {"secret": True}
 
 CONNECTS = {"connects": True}
 """`extra` of an option that says where a connection goes, or how it is protected. Its value decides who gets
-the secrets. So a command that has a secret does not use the value in the log without the operator's word."""
+the secrets. So a command that has a secret uses the value in the log only after the operator has confirmed
+the value."""
 
 SHAPES = {"shapes": True}
 """`extra` of an option that changes what is written. A log has one plan for each schema and set of these
@@ -171,7 +172,7 @@ def about(description: str, *extras: Mapping[str, object], **bounds: Any) -> Met
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """The base of every struct that declares options. Its text shows no secret."""
+    """The base of every struct that declares options. `repr` shows no secret."""
 
     others: ClassVar[Mapping[str, str]] = MappingProxyType({})
     """Options of other clients of the database, with what to do about each."""
@@ -302,7 +303,7 @@ class Named(NamedTuple):
     """A declared option that a user's name stands for."""
 
     option: str
-    """Its declared name."""
+    """The declared name of the option."""
     column: str = ""
     """The column, in lower case, for an option that ends with `COLUMN`."""
 
@@ -369,15 +370,15 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     takes: str
-    """The values that it accepts, in words."""
+    """The values that the option accepts, in words."""
     default: str
     """The default as a user would write it; `required`, or empty if there is none."""
     text: str
-    """Its purpose, in sentences."""
+    """The purpose of the option, in sentences."""
     environment: str
-    """The environment variable that may have its value; empty for none."""
+    """The environment variable that may have the value; empty for none."""
     secret: bool
-    """True if its value is never shown."""
+    """True if the value is never shown."""
 
 
 _DEFAULT = re.compile(r"[;.] [Dd]efault: (?P<default>.*)$")
@@ -385,7 +386,7 @@ _DEFAULT = re.compile(r"[;.] [Dd]efault: (?P<default>.*)$")
 
 
 _VALUE_FIRST = re.compile(r"\w+: ")
-"""The beginning of a description, if its first word is a value."""
+"""The beginning of a description whose first word is a value."""
 
 
 def reference(struct: type[Options]) -> list[Entry]:
@@ -447,7 +448,7 @@ def lowered(raw: Mapping[str, str]) -> dict[str, str]:
 
 
 def options_of(name: str, raw: Mapping[str, str]) -> dict[str, str]:
-    """Return the options of a target, without its name; all options for a single target, without a name."""
+    """Return the options of a target, without the prefix `<name>.`; all options for an empty name."""
     if not name:
         return dict(raw)
     first = f"{name}."

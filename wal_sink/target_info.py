@@ -8,20 +8,20 @@ from typing import NamedTuple
 class TargetInfo(NamedTuple):
     """Facts about a target that are needed before its module is imported.
 
-    These have the name of the target: its extra in `pyproject.toml`, its page `docs/<name>.md`, and its store
-    `wal_sink/demo/<name>.py`, if there is one.
+    Three more places use the name of the target: the extra in `pyproject.toml`, the page `docs/<name>.md`,
+    and, if the demo has the target, the module `wal_sink/demo/<name>.py`.
     """
 
     name: str
     """The value of option `target`."""
     title: str
-    """Its name in the documentation."""
+    """The target's name in the documentation."""
     place: str
-    """Its class, `module:Class`."""
+    """The target's class, as `module:Class`."""
     client: tuple[str, ...] = ()
-    """The modules that its extra installs."""
+    """The modules that the target's extra installs."""
     location: tuple[str, ...] = ("table",)
-    """The options that tell people where its rows go."""
+    """The options that name the place of the rows, for people."""
 
     @property
     def package(self) -> str:

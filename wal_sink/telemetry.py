@@ -85,13 +85,13 @@ class FlushedEpoch(NamedTuple):
     epoch: int
     rows: int
     bytes: int
-    """Bytes of its segments."""
+    """Bytes of the epoch's segments."""
     published_us: int
     """Microseconds since 1970, by the publishing driver's clock."""
 
 
 class FlushMetrics:
-    """The events of one query's flush. This class ignores them; `metrics.QueryMetrics` counts them.
+    """Receives the events of one query's flush, and ignores them; `metrics.QueryMetrics` counts them.
 
     The thread that flushes calls the methods. Other threads read `in_flight`.
     """

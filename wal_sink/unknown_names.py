@@ -76,10 +76,10 @@ _OF_JDBC = {
 def _nearest(typed: str, known: Collection[str]) -> list[str]:
     """Return the known names that a misspelt one may stand for.
 
-    If known names begin with the same part, such as `kafka.`, the result is the nearest of them, or nothing.
-    Otherwise it is the names with the same last part, since users of another sink know that part, such as
-    `ttl` of `cassandra.ttl`; or else the nearest name. A short word needs more letters in common, because
-    many names are near to it.
+    If known names begin with the same part, such as `kafka.`, return the nearest of these names, or nothing.
+    Otherwise return the names with the same last part, such as `cassandra.ttl` for `ttl`: users of another
+    sink know this part. If there are none, return the nearest name. A short word must have more letters in
+    common with a name, because many names are near to a short word.
     """
     prefix = typed.partition(".")[0] + "."
     if same := {name.removeprefix(prefix): name for name in known if name.startswith(prefix)}:
@@ -111,8 +111,8 @@ OPTIONS: dict[str, str] = {
     "tableColumn": _SEVERAL_TABLES,
     "tables": _SEVERAL_TABLES,
 }
-"""What to use instead, by option. A row also refuses what is below it: `cassandra.addColumns.price`. In a
-row, `<name>` stands for the name of one of several targets."""
+"""What to use instead, by option. A row also refuses longer names that begin with the row:
+`cassandra.addColumns.price`. In a row, `<name>` stands for the name of one of several targets."""
 
 _EXPORT = (
     "Export the rows by `wal-sink quarantine CHECKPOINT --export FILE`, repair them, and write them by a"

@@ -70,9 +70,9 @@ class Offsets(NamedTuple):
 def parse_offsets(text: str, where: str) -> Offsets:
     """Parse the content of `offsets/<epoch>`.
 
-    Spark writes `v1` with one line for each source, in the order of the plan. Since Spark 4.2, it writes `v2`
-    with one line `<name>:<offset>` for each source if sources may have names, which one of two settings
-    allows: `spark.sql.streaming.queryEvolution.enableSourceEvolution` or
+    Spark writes `v1` with one line for each source, in the order of the plan. If sources may have names,
+    Spark 4.2 and later writes `v2` with one line `<name>:<offset>` for each source. One of two settings
+    allows names: `spark.sql.streaming.queryEvolution.enableSourceEvolution` or
     `spark.sql.streaming.offsetLog.formatVersion=2`.
 
     :param where: path of the file, for errors.
@@ -181,8 +181,8 @@ class Checkpoint:
     def last_commit(self) -> int:
         """Return the last checkpointed epoch; -1 for none.
 
-        Every epoch up to it is checkpointed, though Spark purges old files. An empty or torn file does not
-        count: Spark would run its epoch again.
+        Every earlier epoch is checkpointed, too, though Spark purges old files. An empty or torn file does
+        not count, since Spark would run the epoch again.
         """
         for epoch in sorted(_epochs(self._backend.list("commits/")), reverse=True):
             if epoch == self._whole:  # Spark does not change a whole file
@@ -244,8 +244,8 @@ READ_S = 0.02
 """How often `CommitWatcher` reads a local folder. The reads of an idle query take 0.2 % of a processor."""
 
 _SETTLED_S = 0.1
-"""A change this long ago cannot share its time of change with a newer one. File systems store times in steps
-of up to 10 ms, and clocks of network mounts may differ by more."""
+"""If a folder changed more than this number of seconds ago, a newer change has another time of change. File
+systems store times in steps of up to 10 ms, and clocks of network mounts may differ by more."""
 
 
 class CommitWatcher:
@@ -271,7 +271,7 @@ class CommitWatcher:
     def has_new_commit(self) -> bool:
         """Return True if the newest file of `commits/` is another one than at the last call.
 
-        Return False if the folder cannot be read: the flusher reads it, too, and raises the error.
+        Return False if the folder cannot be read. The flusher reads the folder, too, and raises the error.
         """
         if not self._commits:
             return False

@@ -1,4 +1,4 @@
-"""Runs a flusher in a daemon thread of its own. Each target of a query has one, and events wake it.
+"""Runs a flusher in a daemon thread of its own. Each target of a query has such a thread, which events wake.
 
 After an error the pass is tried again (rule `stop`). A query that another process flushes has no loop here.
 `wal-sink flush` runs a loop until everything is flushed, or forever.
@@ -20,10 +20,10 @@ from wal_sink.telemetry import line_logger, log_epoch, logging_query
 logger = line_logger(__name__)
 
 POLL_S = 1.0
-"""How often the loop reads `commits/` without an event: events may be late, and a crash loses them."""
+"""Seconds between two reads of `commits/` without an event. Events may be late or lost."""
 
 POLL_BILLED_S = 15.0
-"""How often the loop reads `commits/` if each request costs money. An idle query then sends 240 requests
+"""Seconds between two reads of `commits/` if each request costs money. An idle query then sends 240 requests
 an hour to a bucket, and 144 for reports."""
 
 _RETRY_FIRST_S, _RETRY_MOST_S = 0.5, 10.0

@@ -96,8 +96,8 @@ class Window:
     def slices(self, ranges: Iterable[SegmentRange]) -> Iterator[RowSlice]:
         """Yield rows with their timestamps, as the target's session accepts them.
 
-        The tasks of the query have cast the rows for a single target. Of several targets, each casts them
-        here. Memory: one batch of a segment.
+        For a single target the tasks of the query have cast the rows. If there are several targets, their
+        rows are cast here. Memory: one batch of a segment.
 
         :raises MissingSegment: a segment is gone.
         :raises CorruptLog: a segment is not what its task wrote.
@@ -130,8 +130,8 @@ def manifests_of_window(first: Manifest, following: Iterator[Manifest]) -> tuple
 
 
 MOST_READERS = 8
-"""Most tasks for each segment. SHA-256 runs at about 1,000 MB/s and rows are sent at about 10 MB/s of
-segments, so 8 readers spend a tenth of their time on verifying."""
+"""Most tasks for each segment, each of which verifies the whole segment. SHA-256 runs at about 1,000 MB/s,
+and rows are sent at about 10 MB/s of segments. So 8 tasks spend a tenth of their time on verifying."""
 
 _SMALLEST = 8
 """The share of a task is at least this part of the threshold: a task needs up to a second to start and

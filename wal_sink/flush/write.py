@@ -41,10 +41,10 @@ logger = line_logger(__name__)
 
 
 WriteRows = Callable[[Window, TargetConnection, Reporter], bool]
-"""Writes all rows of a window. Returns False if it was interrupted. After True, the session of the
-connection has every row, or the rows are durable in the target, or they are staged under receipts that the
-connection has. Raises RowsRefused if the server refuses rows, and WalSinkError if the flush is stopped;
-some of the rows may be written then."""
+"""Writes all rows of a window. Returns False if it was interrupted. After True, the session of the connection
+has every row, or the rows are durable in the target, or the rows are staged under receipts that the
+connection has. Raises RowsRefused if the server refuses rows, and WalSinkError if the flush is stopped; some
+of the rows may be written then."""
 
 
 class WriteInThread:
@@ -159,7 +159,7 @@ class Answer(NamedTuple):
 class FlushTask:
     """Writes shares of one window. Picklable, with the secrets of log and target, since tasks receive it.
 
-    :param window: the window. Its manifests are dropped: a share has the segments that a task writes.
+    :param window: the window; the task drops the manifests, since a share has the segments.
     :param attempt: tasks of one attempt share sessions. After an error the flusher begins another attempt, so
         that its tasks connect again, and compare the plan with the table again.
     :param rows_per_second: limit of each task; None for none.

@@ -4,8 +4,8 @@ A `QueryMetrics` counts what the flush of one query does. Each scrape reads the 
 checkpoint, so the backlog is right while the flush hangs in a request, fails, or has ended. Every series has
 the label `query_id`; `wal_sink_query_info` maps it to checkpoint and table.
 
-When the flush of a query has ended, its series stay while epochs are pending, so that alerts continue. They
-stay for another `KEEP_S`, so that the last counts are scraped. Then a scrape removes them.
+When the flush of a query has ended, its series stay while epochs are pending, so that alerts continue. The
+series then stay for another `KEEP_S`, so that the last counts are scraped. Then a scrape removes the series.
 """
 
 from __future__ import annotations
@@ -124,8 +124,7 @@ class Snapshot(NamedTuple):
 class BacklogReader:
     """Reads the backlog of one target for each scrape.
 
-    Only one thread reads at a time. While a store does not answer that thread, the others get the last
-    backlog.
+    Only one thread reads at a time. While this thread waits for a store, other threads get the last backlog.
 
     :param target: name of the target.
     """

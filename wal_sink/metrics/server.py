@@ -1,6 +1,6 @@
 """Serves the metrics at `http://<host>:<port>/metrics`: counts and names, no secrets.
 
-By default the port answers only this host. It asks for no login. The server is prometheus_client's, which is
+By default the port answers only this host. No login is needed. The server is prometheus_client's, which is
 imported when a port is opened.
 """
 

@@ -10,7 +10,7 @@ import msgspec
 from wal_sink.errors import CorruptLog
 
 FORMAT = 1
-"""Version of every JSON object in the log. Raise it for a change that an older wal_sink would misread."""
+"""Version of every JSON object in the log. Raise the number if an older wal_sink would misread a change."""
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,7 +52,7 @@ class _Versioned(msgspec.Struct):
 
 
 def prepare_decoders() -> None:
-    """Prepare msgspec's decoders of all records. Every module that declares records calls this at its end.
+    """Prepare msgspec's decoders of all records. Each module that declares records ends with this call.
 
     msgspec prepares a decoder when a type is decoded for the first time. If two threads do so at the same
     time, such as the flushers of two queries, the process ends by SIGSEGV (msgspec 0.22). One thread imports

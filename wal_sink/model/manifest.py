@@ -94,7 +94,7 @@ class Manifest(Record, frozen=True, kw_only=True):
         return sum(segment.bytes for segment in self.all_segments)
 
     def without_data(self) -> Manifest:
-        """Return the manifest without the rows of inlined segments, to save memory. It cannot be flushed."""
+        """Return the manifest without the rows of inlined segments, to save memory; not for a flush."""
         bare = tuple(segment.without_data() for segment in self.segments)
         return msgspec.structs.replace(self, segments=bare)
 
@@ -107,7 +107,7 @@ class Manifest(Record, frozen=True, kw_only=True):
     def from_file(cls, data: builtins.bytes, where: str) -> Published:
         """Decode the file of a manifest.
 
-        The digests of inlined segments are not compared here. The flush compares them before it sends rows.
+        The flush compares the digests of inlined segments before it sends rows. This function does not.
 
         :param where: path of the file, for errors.
         :raises CorruptLog: the file is not a manifest, has a newer format, or has a wrong length.

@@ -99,7 +99,7 @@ class Mark(Value, frozen=True):
     at_us: int
     """When the mark moved, microseconds since 1970."""
     earlier: tuple[EarlierMark, ...] = ()
-    """Up to 16 earlier marks, ascending. They show how long an epoch has been in the target."""
+    """Up to 16 earlier marks, ascending, which show how long an epoch has been in the target."""
 
 
 class TargetState(Value, frozen=True):
@@ -150,9 +150,9 @@ class State(Record, frozen=True, kw_only=True):
     opened: tuple[str, ...] = ()
     """Ids of the last runs that opened, in order. The last one is `run`, unless an `adopt` superseded it."""
     last: EpochManifest
-    """The newest published epoch. Before the first publish it is `first` - 1, without a manifest."""
+    """The newest published epoch; before the first publish, epoch `first` - 1 without a manifest."""
     settled: int
-    """Every epoch up to this one has its final attempt. It is at least `last` - 1."""
+    """Every epoch up to this one has its final attempt. The number is at least `last` - 1."""
     trimmed: int
     """Every object of the epochs up to this one may be deleted, except for epochs that were given up."""
     targets: tuple[TargetState, ...]
@@ -164,7 +164,7 @@ class State(Record, frozen=True, kw_only=True):
 
     @property
     def live(self) -> tuple[TargetState, ...]:
-        """Return the targets that were not given up. Only they count for budget and trim."""
+        """Return the targets that were not given up. Only these targets count for budget and trim."""
         return tuple(target for target in self.targets if not target.given_up)
 
     @property

@@ -1,7 +1,7 @@
 """Reads `report-<target>.json`: which process flushes, what it does, and its last error.
 
 A flusher reports every few seconds. Reports are for people, for `await_flushed`, and for the warning that no
-process flushes. They decide nothing about rows.
+process flushes. No decision about rows depends on a report.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SILENT_S = 30.0
 """A flusher whose report is older counts as dead."""
 
 ENDED = "ended"
-"""What a flusher reports when it has ended normally. Its process may still run."""
+"""The value of `doing` that a flusher reports when it has ended normally. The process may still run."""
 
 
 class ErrorReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,7 +73,7 @@ def read_report(store: LogStore, target: str) -> FlusherReport | None:
 
 
 def age_s(report: FlusherReport, now_us: int) -> float:
-    """Return the age of a report in seconds. It is negative if the clock of the reporting host is ahead.
+    """Return the age of a report in seconds; a negative number if the clock of the reporting host is ahead.
 
     :param now_us: microseconds since 1970.
     """
@@ -83,7 +83,8 @@ def age_s(report: FlusherReport, now_us: int) -> float:
 def is_alive(report: FlusherReport | None, now_us: int) -> bool:
     """Return True if a flusher seems to run, by its report.
 
-    It does not if it has ended, if it ran on this host and its process is gone, or if its report is old.
+    Return False if the flusher has ended, if its process was on this host and is gone, or if the report is
+    old.
 
     :param now_us: microseconds since 1970.
     """

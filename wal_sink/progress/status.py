@@ -68,10 +68,10 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     target: str = ""
     """Name of the target in the log."""
     targets: tuple[Status, ...] = ()
-    """Status of each target, if there are several and the caller named none. The other fields are then
-    those of the slowest target."""
+    """Status of each target, if there are several and the caller named none. The other fields are then of the
+    slowest target."""
     given_up: tuple[str, ...] = ()
-    """Names of the targets that an operator gave up. They get no more epochs."""
+    """Names of the targets that an operator gave up, and that get no more epochs."""
     writes_to: str = ""
     """Kind of the target, and its table, by the options of the newest run; empty before the first run."""
     checkpoint: str
@@ -100,10 +100,10 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     quarantined_rows: int = 0
     """Refused rows, which `wal-sink quarantine` lists."""
     safe_to_delete: bool
-    """True if checkpoint and log can be deleted without losing a row that Spark has computed. A query that
-    starts there again then writes its rows again."""
+    """True if checkpoint and log can be deleted without losing a row that Spark has computed. If a query
+    starts there again, it writes its rows again."""
     unsafe_because: str | None
-    """Why they cannot be deleted; None if they can."""
+    """Why checkpoint and log cannot be deleted; None if they can."""
     flusher: str | None = None
     """`<host>:<pid>` of the process that flushes, or flushed last."""
     flusher_alive: bool = False

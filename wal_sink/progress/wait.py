@@ -52,7 +52,7 @@ def wait_until_flushed(
 ) -> Flushed:
     """Wait until every epoch that is checkpointed now is in the target; of several targets, in each.
 
-    It reads the checkpoint and the marks. Spark's events are not enough: the last one comes after
+    The function reads the checkpoint and the marks. Spark's events are not enough: the last event comes after
     `awaitTermination` returns, or never.
 
     :param timeout: seconds; None to wait as long as a flusher is alive.
@@ -171,6 +171,6 @@ def _rows_at(state: State | None, epoch: int) -> int:
 
 
 def _is_open(report: FlusherReport | None, target: TargetState) -> bool:
-    """Return True if an error was reported after the target's mark moved last: it stops the next epoch."""
+    """Return True if an error was reported after the target's mark moved last, so for the next epoch."""
     error = report.error if report is not None else None
     return error is not None and error.at_us > target.mark.at_us

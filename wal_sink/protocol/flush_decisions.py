@@ -26,8 +26,7 @@ SENDINGS = 16
 """How often the rows of an epoch may be sent if each sending needs write timestamps of its own."""
 
 Chain = Mapping[int, EpochManifest]
-"""Manifests by epoch. Each has the digest that its successor names; the successor of the newest is
-`State.last`."""
+"""Manifests by epoch. Each manifest has the digest that the manifest of the next epoch names."""
 
 
 class Step(enum.Enum):
@@ -75,14 +74,14 @@ def decide(
     *,
     restores_together: bool = True,
 ) -> Decision:
-    """Return what a flusher does next for a target. The caller reads the arguments in their order.
+    """Return the next step of a flusher for a target. The caller reads the arguments in their order.
 
     The ledger row is the truth about the target. The mark follows the row in both directions, if the chain
     has the digest of the row.
 
     Only settled and completed epochs are flushed. An epoch that is not settled may still get another attempt.
-    After a checkpoint was restored, an epoch may be settled and not completed; Spark completes it again
-    first.
+    After a checkpoint was restored, an epoch may be settled and not completed. The flush then waits until
+    Spark has completed the epoch again.
 
     A target that `open_run` added may have an old ledger row. That row is lifted to the epoch before the
     target's first epoch. A row before the first epoch of the log is an error: the target may lack epochs of
@@ -237,9 +236,9 @@ class Retention(NamedTuple):
     def is_apart(self, former: EarlierMark, later: EarlierMark) -> bool:
         """Return True if two marks are so far apart that both are kept.
 
-        The distance of two marks is age / `us` + bytes / `bytes`. Both terms are below 1 within the
-        retention, so all marks within it span less than 2. Kept marks are at least 2/15 apart, so at most 15
-        are within the retention, and one is beyond it.
+        The distance of two marks is age / `us` + bytes / `bytes`. Within the retention both terms are below
+        1, so all marks within the retention span less than 2. Kept marks are at least 2/15 apart, so at most
+        15 are within the retention. One more mark is kept, which is older.
         """
         age, size = later.at_us - former.at_us, later.bytes - former.bytes
         return 15 * (age * self.bytes + size * self.us) >= 2 * self.us * self.bytes
@@ -251,7 +250,8 @@ def earlier_marks(
     """Return the marks that a target keeps beside its new mark, at most `EARLIER`.
 
     `trimmable` reads from these marks how long the target has had each epoch. A mark that is later than
-    `now_us` is dropped, since the clock of its host was ahead. The epochs up to it are then trimmed later.
+    `now_us` is dropped, since the clock of its host was ahead. The epochs up to such a mark are then trimmed
+    later.
 
     :param former: the mark before the move.
     :param size: bytes of all epochs up to the new mark.

@@ -89,7 +89,7 @@ def lacks_epochs(state: State, target: TargetState, problem: str) -> LedgerBehin
 def broken_chain(state: State, target: TargetState, first: int, missing: int) -> MissingManifest:
     """Return the error of pending epochs that no manifest names.
 
-    The manifest of a later epoch is gone or damaged, and it named the epoch before.
+    The manifest of a later epoch is gone or damaged, so its link to the epochs before is lost.
 
     :param first: the first of the pending epochs.
     :param missing: the epoch of the damaged manifest.

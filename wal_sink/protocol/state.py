@@ -1,9 +1,9 @@
 """The state of a log and its nine transitions, as pure functions.
 
 The state is one object that changes by compare-and-set: number n + 1 is created once, from n. A transition
-takes a state and returns the next one. It returns None if nothing has to change, and raises if a rule refuses
-the change. `docs/protocol/README.md` has the states of an epoch, the terms and the twelve rules.
-`tests/protocol/state_model/` explores every order of steps over these functions.
+takes a state and returns the next one. A transition returns None if nothing has to change, and raises an
+error if a rule refuses the change. `docs/protocol/README.md` has the states of an epoch, the terms and the
+twelve rules. `tests/protocol/state_model/` explores every order of steps over these functions.
 
 After a lost compare-and-set, `create`, `open_run`, `publish` and the operators' transitions are tried again
 from the newer state. `settle`, `mark`, `went_back` and `trim` are tried once, from the state that the flusher
@@ -85,8 +85,9 @@ class Opening(NamedTuple):
 def create(opening: Opening, log_id: str, committed: int, actor: Actor) -> State:
     """Return the first state of a log. The caller has found neither a state nor manifests.
 
-    The log begins after the epochs that Spark has completed. For `batch_writer` these are the epochs that
-    were completed when the writer was made, since a query may complete epochs before its first call.
+    The log begins after the epochs that Spark has completed. For `batch_writer`, the log begins after the
+    epochs that were completed when the writer was made: the query may complete epochs before it calls the
+    writer first.
 
     :param committed: the last completed epoch; -1 for none.
     """
@@ -192,9 +193,9 @@ def predecessor_for(
 def has_space(state: State, predecessor: Predecessor, max_bytes: int) -> bool:
     """Return True if the log has space for an epoch of any size after `predecessor`.
 
-    The epochs up to `predecessor` count, as far as a target lacks them. They are completed, so a flusher can
-    flush them while this run waits. A dead run's attempt at the same epoch does not count: no flusher can
-    flush the attempt, so it would block the next attempt forever.
+    The epochs up to `predecessor` count, as far as a target lacks them. These epochs are completed, so a
+    flusher can flush them while this run waits. A dead run's attempt at the same epoch does not count: no
+    flusher can flush the attempt, so it would block the next attempt forever.
     """
     pending = pending_bytes(state, predecessor)
     return pending <= 0 or pending < max_bytes
@@ -214,11 +215,11 @@ def publish(
     max_bytes: int,
     actor: Actor,
 ) -> State | None:
-    """Make an attempt the newest of the log. Return None if it is the newest, or if the epoch is a replay.
+    """Make an attempt the newest of the log. Return None if the attempt is the newest, or for a replay.
 
     Before this change the manifest, its segments, `offsets/N` and `commits/N-1` are durable. An epoch without
-    rows is published, too. A later run may replace an attempt that is not settled; no target has rows of it,
-    since targets get settled epochs only.
+    rows is published, too. A later run may replace an attempt that is not settled. No target has rows of such
+    an attempt, since targets get settled epochs only.
 
     The manifest continues timestamps and sums of its predecessor. So rows of a later epoch have later
     timestamps, and the pending bytes are a difference of two sums.
@@ -426,8 +427,8 @@ def give_up_missing(
 def give_up_target(state: State, name: str, actor: Actor) -> State | None:
     """Give up a target: no mark, budget or run waits for it. Return None if it is given up already.
 
-    Start the query once without the target, and then with it, to write to the target again. It then gets the
-    epochs that are published from that time on.
+    Start the query once without the target, and then with it, to write to the target again. The target then
+    gets the epochs that are published from that time on.
     """
     target = named_target(state, name)
     if target.given_up:
@@ -460,8 +461,9 @@ def adopt(state: State, log_id: str, checkpoint: str, actor: Actor) -> State:
 def adopted_row(state: State, row: LedgerRow) -> LedgerRow:
     """Return the ledger row of a target that the log adopts.
 
-    The row keeps its epoch and digest; the flush reports an error if this log does not have them. A row right
-    before the first epoch of the log gets an empty digest, as the log has none there.
+    The row keeps epoch and digest. If this log has another digest for the epoch, the flush stops with an
+    error. A row right before the first epoch of the log gets an empty digest, since the log has no manifest
+    there.
     """
     digest = "" if row.epoch == state.first - 1 else row.digest
     return row._replace(query_id=state.query_id, log_id=state.log_id, digest=digest)

@@ -1,8 +1,8 @@
 """Appends a task's rows to the log as segments, after checking them.
 
 Afterwards a large segment is durable, and a small one is in the task's report (rule `segments`). No manifest
-names them yet: the publisher makes them part of an epoch. The segments of an attempt that is not published
-are garbage.
+names the segments yet: the publisher makes them part of an epoch. The segments of an attempt that is not
+published are garbage.
 
 `split_invalid` divides a batch into rows that the target accepts, and rows that its check refuses. A check
 raises at the first rule that a row breaks, and reports which rows break this rule. These rows are taken out,
@@ -78,7 +78,7 @@ def split_invalid(batch: pa.RecordBatch, check: Check) -> SplitRows:
 
 
 def _broken_rows(error: InvalidRow, rows: int) -> pa.Array | None:
-    """Return which rows an error concerns; None if it does not say."""
+    """Return a mask of the rows that an error concerns; None if the error does not name rows."""
     if error.rows is None or len(error.rows) != rows:
         return None
     bad = error.rows.fill_null(fill_value=False)
@@ -94,9 +94,9 @@ _INLINE, _INLINE_SHARED = 64 * 1024, 256 * 1024
 def most_inline(partition: int) -> int:
     """Return the largest segment, in bytes, that a task reports instead of writing a file.
 
-    A task knows how many tasks precede it, but not how many follow. So each of the first four tasks may
-    report 64 KiB, and partition p after them 256 KiB / (p + 1). The driver gets at most 1.2 MiB from 200
-    tasks, and 2.2 MiB from 10,000.
+    A task knows how many tasks precede it, but not how many follow. So the tasks of partitions 0 to 3 may
+    report 64 KiB each, and the task of a later partition p 256 KiB / (p + 1). The driver gets at most 1.2 MiB
+    from 200 tasks, and 2.2 MiB from 10,000.
 
     :param partition: number of the task's partition, from 0.
     """

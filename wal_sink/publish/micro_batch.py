@@ -112,7 +112,7 @@ class MicroBatch(NamedTuple):
     def _checked(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Let each target refuse rows.
 
-        A single target casts them, too. Of several targets, each casts them in its flush.
+        A single target casts the rows, too. If there are several targets, each casts the rows in its flush.
         """
         for destination in self.configuration.destinations:
             try:

@@ -1,11 +1,11 @@
 """Makes the plans by which the rows of a query are checked: when a run starts, and for `wal_sink.check`.
 
-A plan in the log never changes. Its key is a digest of its content. Each manifest names the plans of its
-epoch by this key. `plans/agreed.json` has the plans in force, and whether the present run has compared them
-with the tables. The start of a run clears this flag (`compare_again`), so the first micro-batch of the run
-connects. If table, schema or options have changed, a new plan is in force from this micro-batch on. The start
-is refused if pending epochs do not fit the table. If the target does not answer, a run with the same schema
-and options continues with the former plan.
+A plan in the log never changes. The plans of all targets have one key, a digest of their content. Each
+manifest names the plans of its epoch by this key. `plans/agreed.json` has the plans in force, and whether the
+present run has compared them with the tables. The start of a run clears this flag (`compare_again`), so the
+first micro-batch of the run connects. If table, schema or options have changed, a new plan is in force from
+this micro-batch on. The start is refused if pending epochs do not fit the table. If the target does not
+answer, a run with the same schema and options continues with the former plan.
 
 `preflight` makes the same checks before a query starts, and creates nothing.
 """
@@ -222,7 +222,7 @@ class _RunStart(NamedTuple):
             logger.info("pending epochs were not compared with the table: %r", error)
 
     def _pending_plans(self, name: str, key: str) -> Mapping[int, Plan]:
-        """Return the other plans of pending checkpointed epochs, each by its first epoch."""
+        """Return the former plans of pending checkpointed epochs, by the first epoch of each plan."""
         while True:
             state = newest(self.store)
             target = state.target(name) if state is not None else None

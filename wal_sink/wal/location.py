@@ -106,8 +106,8 @@ def find_by_checkpoint(
     no log is at that URL, the log is in the folder of the checkpoint: both may have been moved together.
 
     :param argument: name of the caller's argument for `wal`, for errors.
-    :param wal_options, checkpoint_options: as for `locate`; folders ignore them. Without `wal`, `wal_options`
-        are for both stores, since the log may be in another kind of store than the checkpoint.
+    :param wal_options, checkpoint_options: as for `locate`; folders ignore options. Without `wal`,
+        `wal_options` are for both stores, since the log may be in another kind of store than the checkpoint.
     :raises CheckpointNotVisible: the checkpoint of a query is not at this place.
     :raises WrongOwner: the checkpoint names a log that cannot be the query's log.
     :raises CorruptLog: the log that the checkpoint names is gone.
@@ -247,7 +247,7 @@ def owned_state(store: LogStore, checkpoint: Checkpoint, query_id: str) -> State
 def store_errors(what: str = "The log or the checkpoint") -> Iterator[None]:
     """Convert the errors of a block that uses log or checkpoint. Also a decorator.
 
-    :param what: what is read or written; the subject of the error's first sentence.
+    :param what: the log, the checkpoint or a part of them; the subject of the error's first sentence.
     :raises LogUnavailable: the store does not answer, or refuses.
     """
     try:

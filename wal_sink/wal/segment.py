@@ -8,8 +8,9 @@ of the user can clash with the columns of the reason. The values keep their type
 again.
 
 Tasks refuse rows by the target's check before the epoch is published; the manifest names the segments of
-these rows. A server refuses rows in the flush. Both are durable in `refused/<epoch>/` before the ledger row
-moves over their epoch. They are never trimmed. A flusher that writes the epoch again skips them.
+these rows. A server refuses rows in the flush. All refused rows are durable in `refused/<epoch>/` before the
+ledger row moves over their epoch, and are never trimmed. A flusher that writes the epoch again skips these
+rows.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _READ_WHOLE = 4 * 1024 * 1024
 bytes."""
 
 _WITHOUT_THREADS = pa.ipc.IpcReadOptions(use_threads=False)
-"""Passing the columns of a batch to Arrow's threads costs more CPU than decompressing them."""
+"""Passing the columns of a batch to Arrow's threads costs more CPU than decompressing the columns."""
 
 
 class SegmentWriter:
@@ -101,7 +102,7 @@ class _SegmentOutput:
         self.sha256 = hashlib.sha256()
         self.size = 0
         self.held: bytearray | None = bytearray()
-        """All bytes so far; None after they have gone to the file."""
+        """All bytes so far; None after the bytes were written to the file."""
         self._open_file = open_file
         self._most = most
         self._file: BinaryIO | None = None
@@ -255,7 +256,7 @@ def with_reasons(rows: pa.RecordBatch, texts: tuple[str, ...]) -> pa.RecordBatch
 
 
 def _repeated(text: str, rows: int) -> pa.Array:
-    """Return a column that repeats a text. It is made from buffers, since `pa.scalar` would import pandas."""
+    """Return a column that repeats a text. The code uses buffers, since `pa.scalar` would import pandas."""
     data = text.encode()
     offsets = pa.py_buffer(struct.pack("=ii", 0, len(data)))
     return pa.repeat(

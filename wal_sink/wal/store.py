@@ -36,8 +36,8 @@ _DELETED_AT_A_TIME = 20
 """How many states are deleted at a time, by one request."""
 
 Change = Callable[[State], State | None]
-"""A transition of `protocol.state` with its arguments. It returns the next state, or None if nothing
-changes."""
+"""A transition of `protocol.state` with its arguments, which returns the next state, or None for no
+change."""
 
 
 def read_object(store: LogStore, path: str) -> bytes | None:
@@ -136,7 +136,7 @@ def advance(store: LogStore, state: State | None, new: State) -> bool:
 def update(store: LogStore, change: Change, known: State | None = None) -> State:
     """Apply a change to the newest state, again after each lost race; return the resulting state.
 
-    :param known: a state that was read a moment ago. The change is first tried from it.
+    :param known: a state that was read a moment ago. The change is first tried from this state.
     :raises CorruptLog: the log has no state.
     :raises WalSinkError: the transition refuses.
     """
@@ -162,8 +162,8 @@ def _lost(store: LogStore) -> CorruptLog:
 
 
 UNFINISHED_S = 6 * 3600.0
-"""Age at which an unfinished file is deleted. A task writes a segment in less time, so its writer was
-killed."""
+"""Age in seconds at which an unfinished file is deleted. A task writes a segment in less time, so the writer
+of an older file was killed."""
 
 
 def garbage(store: LogStore, state: State) -> list[str]:
