@@ -23,7 +23,7 @@ from wal_sink.configuration import configure
 from wal_sink.model import paths
 from wal_sink.model.manifest import Execution, Task
 from wal_sink.model.plan import Agreed, Column, Plan
-from wal_sink.publish.micro_batch import plans_key_of
+from wal_sink.publish.plans import plans_key_of
 from wal_sink.spark.data_source import Message, WalSinkDataSource, WalSinkStreamWriter
 from wal_sink.spark.internals import python_worker
 

@@ -22,7 +22,7 @@ from wal_sink.flush.connection import TargetConnection
 from wal_sink.flush.report import Reporter
 from wal_sink.flush.window import Window
 from wal_sink.protocol.flush_decisions import SENDINGS, Retention
-from wal_sink.publish.micro_batch import refuse_quarantine
+from wal_sink.publish.plans import refuse_quarantine
 from wal_sink.testing.faults import AnswerLost, Faults
 from wal_sink.testing.memory_target import MemoryOptions, MemoryTarget
 

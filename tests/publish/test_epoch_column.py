@@ -6,7 +6,8 @@ import pyarrow as pa
 import pytest
 
 from wal_sink.errors import OptionError, SchemaMismatch
-from wal_sink.publish.micro_batch import RESERVED, with_epoch, with_epoch_field
+from wal_sink.publish.micro_batch import with_epoch
+from wal_sink.publish.plans import RESERVED, with_epoch_field
 from wal_sink.targets.cassandra.row_plan import EXPIRES_US, TIMESTAMP_US, TTL_S
 from wal_sink.targets.sql.upsert import DELETED, ORDINAL
 

@@ -2,8 +2,6 @@
 
 The driver's host makes the plans (`plans`). Each task appends its rows. Then the driver's host publishes or
 discards the segments that all tasks have reported. Nothing is kept in memory between these calls.
-
-This module also adds `epochColumn`, and refuses quarantine for rows that must not be sent twice.
 """
 
 from __future__ import annotations
@@ -14,41 +12,15 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from wal_sink.configuration import Configuration
-from wal_sink.errors import InvalidRow, OptionError, SchemaMismatch
+from wal_sink.errors import InvalidRow
 from wal_sink.model.manifest import Appended, Execution, Task
-from wal_sink.model.plan import Plan, plans_key
+from wal_sink.model.plan import Plan
 from wal_sink.publish.publisher import Publisher, discard, discard_call
 from wal_sink.wal.location import log_errors
 from wal_sink.wal.store import LogStore
 
-_TYPE = pa.int64()
-
-RESERVED = "wal_sink:"
-"""Prefix of the names of columns that the sink adds to those of a DataFrame."""
-
-
-def with_epoch_field(schema: pa.Schema, name: str) -> pa.Schema:
-    """Add `epochColumn` to a DataFrame's schema; return the schema unchanged for an empty name.
-
-    :param name: name of the column.
-    :raises OptionError: the DataFrame has a column of this name.
-    :raises SchemaMismatch: the name of a column has the prefix of the sink's own columns.
-    """
-    for column in (*schema.names, name):
-        if column.startswith(RESERVED):
-            raise SchemaMismatch(
-                f"Column {column} has a name that begins with {RESERVED}, as the sink's own columns have.",
-                f"Rename the column: .withColumnRenamed({column!r}, …).",
-            )
-    if not name:
-        return schema
-    if name in schema.names:
-        raise OptionError(
-            f"Option epochColumn is {name}, and the DataFrame has a column of that name.",
-            "Set epochColumn to a column of the table that the DataFrame lacks, or drop the column from the"
-            " DataFrame.",
-        )
-    return schema.append(pa.field(name, _TYPE, nullable=False))
+EPOCH_TYPE = pa.int64()
+"""The type of `epochColumn`."""
 
 
 def with_epoch(batch: pa.RecordBatch, name: str, epoch: int) -> pa.RecordBatch:
@@ -56,27 +28,13 @@ def with_epoch(batch: pa.RecordBatch, name: str, epoch: int) -> pa.RecordBatch:
     if not name:
         return batch
     packed = pa.py_buffer(epoch.to_bytes(8, "little", signed=True) * batch.num_rows)
-    column = pa.Array.from_buffers(_TYPE, batch.num_rows, [None, packed])  # does not import pandas
+    column = pa.Array.from_buffers(
+        EPOCH_TYPE, batch.num_rows, [None, packed]
+    )  # does not import pandas
     return pa.RecordBatch.from_arrays(
-        [*batch.columns, column], schema=batch.schema.append(pa.field(name, _TYPE, nullable=False))
+        [*batch.columns, column],
+        schema=batch.schema.append(pa.field(name, EPOCH_TYPE, nullable=False)),
     )
-
-
-def refuse_quarantine(plans: Iterable[Plan], on_invalid_row: str) -> None:
-    """Refuse quarantine for a table whose rows must not be sent twice with one timestamp (rule `repeatable`).
-
-    :raises OptionError: the table has lists that are not frozen.
-    """
-    if on_invalid_row == "quarantine":
-        for plan in plans:
-            if plan.sent_once:
-                raise OptionError(
-                    f"Option onInvalidRow is quarantine, and {plan.table} has lists that are not frozen."
-                    " Refused rows are identified by their timestamps, and each sending of such lists has"
-                    " other timestamps.",
-                    "Remove the option, change the columns to frozen<list<…>>, or drop the columns from the"
-                    " DataFrame.",
-                )
 
 
 class MicroBatch(NamedTuple):
@@ -157,11 +115,3 @@ class MicroBatch(NamedTuple):
 
     def _store(self, query_id: str) -> LogStore:
         return self.configuration.location.open_log(query_id)
-
-
-def plans_key_of(configuration: Configuration, columns: pa.Schema) -> str:
-    """Return the key of the plans of all targets."""
-    targets = {destination.name: destination.target for destination in configuration.destinations}
-    return plans_key(
-        columns, {name: (target.name, target.shape) for name, target in targets.items()}
-    )

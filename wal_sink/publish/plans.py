@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 import msgspec
@@ -28,6 +28,7 @@ from wal_sink.errors import (
     CorruptLog,
     LogUnavailable,
     MissingManifest,
+    OptionError,
     SchemaMismatch,
     TargetUnavailable,
     WalSinkError,
@@ -35,21 +36,19 @@ from wal_sink.errors import (
 )
 from wal_sink.model import paths
 from wal_sink.model.ledger import ledger_key
-from wal_sink.model.plan import Agreed, Plan, content_key, spark_ddl
+from wal_sink.model.plan import Agreed, Plan, content_key, plans_key, spark_ddl
 from wal_sink.model.state import State, TargetState
 from wal_sink.options import qualified
-from wal_sink.publish.micro_batch import (
-    MicroBatch,
-    plans_key_of,
-    refuse_quarantine,
-    with_epoch_field,
-)
+from wal_sink.publish.micro_batch import EPOCH_TYPE, MicroBatch
 from wal_sink.targets.base import Target
 from wal_sink.wal.location import refuse_other_log, store_errors
 from wal_sink.wal.manifests import ManifestChain
 from wal_sink.wal.store import LogStore, create_object, newest, read_record
 
 logger = logging.getLogger(__name__)
+
+RESERVED = "wal_sink:"
+"""Prefix of the names of columns that the sink adds to those of a DataFrame."""
 
 
 def compare_again(store: LogStore) -> None:
@@ -75,6 +74,59 @@ def agree(configuration: Configuration, schema: pa.Schema) -> MicroBatch:
     plans = plans_in_force(store, checkpoint, targets, columns, key)
     refuse_quarantine(plans.values(), configuration.sink.on_invalid_row)
     return MicroBatch(configuration, plans)
+
+
+def with_epoch_field(schema: pa.Schema, name: str) -> pa.Schema:
+    """Add `epochColumn` to a DataFrame's schema; return the schema unchanged for an empty name.
+
+    :param name: name of the column.
+    :raises OptionError: the DataFrame has a column of this name.
+    :raises SchemaMismatch: the name of a column has the prefix of the sink's own columns.
+    """
+    _refuse_reserved_names((*schema.names, name))
+    if not name:
+        return schema
+    if name in schema.names:
+        raise OptionError(
+            f"Option epochColumn is {name}, and the DataFrame has a column of that name.",
+            "Set epochColumn to a column of the table that the DataFrame lacks, or drop the column from the"
+            " DataFrame.",
+        )
+    return schema.append(pa.field(name, EPOCH_TYPE, nullable=False))
+
+
+def _refuse_reserved_names(columns: Iterable[str]) -> None:
+    for column in columns:
+        if column.startswith(RESERVED):
+            raise SchemaMismatch(
+                f"Column {column} has a name that begins with {RESERVED}, as the sink's own columns have.",
+                f"Rename the column: .withColumnRenamed({column!r}, …).",
+            )
+
+
+def plans_key_of(configuration: Configuration, columns: pa.Schema) -> str:
+    """Return the key of the plans of all targets."""
+    targets = {destination.name: destination.target for destination in configuration.destinations}
+    return plans_key(
+        columns, {name: (target.name, target.shape) for name, target in targets.items()}
+    )
+
+
+def refuse_quarantine(plans: Iterable[Plan], on_invalid_row: str) -> None:
+    """Refuse quarantine for a table whose rows must not be sent twice with one timestamp (rule `repeatable`).
+
+    :raises OptionError: the table has lists that are not frozen.
+    """
+    if on_invalid_row == "quarantine":
+        for plan in plans:
+            if plan.sent_once:
+                raise OptionError(
+                    f"Option onInvalidRow is quarantine, and {plan.table} has lists that are not frozen."
+                    " Refused rows are identified by their timestamps, and each sending of such lists has"
+                    " other timestamps.",
+                    "Remove the option, change the columns to frozen<list<…>>, or drop the columns from the"
+                    " DataFrame.",
+                )
 
 
 def plans_in_force(
