@@ -347,12 +347,19 @@ def test_withdrawn_right_comes_with_its_grant(
     assert store.execute("SELECT * FROM t") == [(1, "a")]
 
 
+@pytest.mark.parametrize("create_table", [False, True])
 @pytest.mark.parametrize("mode", ["append", "upsert"])
-def test_grants_that_errors_name_are_enough(store: Postgresql, user: str, mode: str) -> None:
+def test_grants_that_errors_name_are_enough(
+    store: Postgresql, user: str, mode: str, *, create_table: bool
+) -> None:
     """Given a user without privileges, when the remedy of each error is run, then rows arrive."""
-    key = " PRIMARY KEY" if mode == "upsert" else ""
-    store.execute(f"CREATE TABLE t (id bigint{key}, v text)")
-    target = store.target(uri=store.server.uri_of(user, "p"), mode=mode)
+    options: dict[str, Any] = {"mode": mode}
+    if create_table:
+        options |= {"create_table": True, "key_columns": "id" if mode == "upsert" else ""}
+    else:
+        key = " PRIMARY KEY" if mode == "upsert" else ""
+        store.execute(f"CREATE TABLE t (id bigint{key}, v text)")
+    target = store.target(uri=store.server.uri_of(user, "p"), **options)
     errors = []
     for _ in range(6):
         try:
@@ -360,7 +367,7 @@ def test_grants_that_errors_name_are_enough(store: Postgresql, user: str, mode: 
             break
         except SchemaMismatch as error:
             errors.append(error.what)
-            for statement in re.findall(r"(?:CREATE|GRANT)\b.*?;", error.remedy):
+            for statement in re.findall(r"(?:CREATE|GRANT)\b.*?;", error.remedy, re.DOTALL):
                 store.execute(statement)
     assert store.execute("SELECT count(*) FROM t") == [(2,)], errors
     assert any("lacks privileges" in error for error in errors)

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import uuid
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from tests.sql.stores import SCHEMA, TABLE, Maria, Postgresql, Sqlite, Store, agreed, bring
+from tests.sql.stores import (
+    ROW,
+    SCHEMA,
+    TABLE,
+    DuckDb,
+    Maria,
+    Postgresql,
+    Sqlite,
+    Store,
+    agreed,
+    bring,
+)
 from wal_sink.errors import OptionError, SchemaMismatch
 
 ODD_NAMES = pa.schema(
@@ -34,6 +46,33 @@ def test_ddl_of_a_missing_table_can_be_pasted(store: Store) -> None:
         assert len(store.execute("SELECT id FROM t")) == 1
         store.execute("DROP TABLE t")
         store.execute(f"DROP TABLE {target.ledger_name}")
+
+
+@pytest.mark.parametrize(
+    "store",
+    [
+        DuckDb,
+        pytest.param(Maria, marks=pytest.mark.mariadb),
+        pytest.param(Postgresql, marks=pytest.mark.postgresql),
+    ],
+    indirect=True,
+)
+def test_missing_schema_is_created_before_its_table(store: Store) -> None:
+    """By the statements of the error, by createTable, and for the ledger's table."""
+    schemas = [f"s_{uuid.uuid4().hex[:12]}" for _ in range(3)]
+    if not isinstance(store, Maria):  # the error of MariaDB names the missing database
+        absent = store.target(table=f"{schemas[0]}.t")
+        with pytest.raises(SchemaMismatch, match="There is no table") as caught:
+            agreed(absent)
+        store.paste(caught.value.remedy.partition("\n")[2])
+        bring(absent, ROW.batch)
+        makes = store.target(table=f"{schemas[1]}.t", create_table=True)
+        assert makes.dry_plan(SCHEMA, "key").creates.startswith("CREATE SCHEMA")
+        bring(makes, ROW.batch)
+    store.execute(TABLE.format(key=""))
+    apart = store.target(ledger_table=f"{schemas[2]}.ledger")
+    bring(apart, ROW.batch)
+    assert len(store.execute(f"SELECT * FROM {schemas[2]}.ledger")) == 1
 
 
 def test_table_with_another_key_is_refused(store: Store) -> None:

@@ -98,6 +98,10 @@ class PostgresqlTarget(KeyedTarget):
             connection, catalogue.find(connection, self.options.destination)
         )
 
+    def has_schema(self, connection: Any, schema: str) -> bool:
+        """Return True if the database has a schema of this name."""
+        return catalogue.has_schema(connection, schema)
+
     def other_tables(self, connection: Any) -> Iterable[str]:
         """Read the names of tables in the same schema or with the same name."""
         return catalogue.read_tables(connection, self.options.destination)

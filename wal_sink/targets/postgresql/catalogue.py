@@ -96,6 +96,12 @@ def read_unique(connection: Any, relation: Relation) -> tuple[Unique, ...]:
     return tuple(Unique(name, tuple(columns), plain, drop) for name, columns, plain, drop in rows)
 
 
+def has_schema(connection: Any, schema: str) -> bool:
+    """Return True if the database has a schema of this name."""
+    query = "SELECT FROM pg_catalog.pg_namespace WHERE nspname = %(schema)s"
+    return bool(_rows(connection, query, {"schema": schema}))
+
+
 def read_tables(connection: Any, name: TableName) -> list[str]:
     """Read the names, with schemas, of the tables in the same schema or with the same name."""
     return [table for (table,) in _rows(connection, _TABLES, name._asdict())]

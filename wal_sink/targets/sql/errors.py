@@ -127,6 +127,18 @@ def missing_table(table: str, hint: str = "", statement: str = "") -> SchemaMism
     )
 
 
+def not_created(
+    what: str, error: Exception, remedy: str, *, fatal: bool
+) -> SchemaMismatch | TargetUnavailable:
+    """Return the error of a table or schema that a start cannot create.
+
+    :param what: the noun and the quoted name.
+    :param fatal: True if a second try would fail, too.
+    """
+    kind = SchemaMismatch if fatal else TargetUnavailable
+    return kind(f"{what} is missing, and cannot be created: {shortly(error)}", remedy)
+
+
 def refused_by_server(error: Exception, remedy: str) -> TargetRefused:
     """Return the error of a refused statement whose remedy is known."""
     return TargetRefused(f"The target refuses: {answer(error)}", remedy)
@@ -166,20 +178,6 @@ def unreadable_ledger(ledger: str, error: Exception, statement: str) -> TargetRe
         "If there is no such table, the options name another database, schema or ledger table than before, or"
         " the table was dropped. Name the former one, or restore the table from a backup. If neither is"
         f" possible, create it, and the next error says how to go on. Run:\n{statement};",
-    )
-
-
-def missing_ledger(
-    ledger: str, error: Exception, statement: str, *, fatal: bool
-) -> SchemaMismatch | TargetUnavailable:
-    """Return the error of a ledger that a start cannot create.
-
-    :param fatal: True if a second try would fail, too.
-    """
-    kind = SchemaMismatch if fatal else TargetUnavailable
-    return kind(
-        f"The ledger's table {ledger} is missing, and cannot be created: {shortly(error)}",
-        f"Create it: {statement};",
     )
 
 

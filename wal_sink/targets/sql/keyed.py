@@ -99,6 +99,10 @@ class KeyedTarget(SqlTarget):
         """Read the unique indexes of the table, the primary key first."""
 
     @abstractmethod
+    def has_schema(self, connection: Any, schema: str) -> bool:
+        """Return True if the database has a schema of this name."""
+
+    @abstractmethod
     def other_tables(self, connection: Any) -> Iterable[str]:
         """Read the names of tables that the user may have meant, as option table has them."""
 
@@ -189,7 +193,11 @@ class KeyedTarget(SqlTarget):
             with self._connected() as connection:
                 if not self.columns(connection):
                     statement = self.new_table(schema, self.options.layout)
-                    self._create(connection, statement, lambda: bool(self.columns(connection)))
+                    self._make_schema(connection, self.options.destination)
+                    what = f"The table {self.table_name}"
+                    self._create(
+                        connection, what, statement, lambda: bool(self.columns(connection))
+                    )
                     logger.info("created the table: %s", statement)
         return super().plan(schema, key)
 
@@ -198,8 +206,9 @@ class KeyedTarget(SqlTarget):
         with self._connected() as connection:
             if not self.options.create_table or self.columns(connection):
                 return self.agree(connection, schema, key)
+            new_schema = self._new_schema(connection, self.options.destination)
         layout = self.options.layout
-        statement = self.new_table(schema, layout)
+        statement = new_schema + self.new_table(schema, layout)
         columns = [
             TableColumn(field.name, self.type_of(field, layout), required=field.name in layout.key)
             for field in self._written(schema)
@@ -212,7 +221,9 @@ class KeyedTarget(SqlTarget):
         columns, table = self.columns(connection), self.options.table
         if not columns:
             hint = did_you_mean(table, self.other_tables(connection))
-            raise errors.missing_table(table, hint, self.new_table(schema, NO_LAYOUT))
+            new_schema = self._new_schema(connection, self.options.destination)
+            statement = new_schema + self.new_table(schema, NO_LAYOUT)
+            raise errors.missing_table(table, hint, statement)
         plan = self.match(schema, key, columns, self.unique(connection))
         for warning in self.warnings(connection):
             logger.warning("%s", warning)
@@ -320,6 +331,22 @@ class KeyedTarget(SqlTarget):
         )
 
     # --- a new table ---
+
+    def _new_schema(self, connection: Any, name: TableName) -> str:
+        """Return the CREATE SCHEMA that a new table needs, with a semicolon. Empty if the schema exists."""
+        if not name.schema or self.has_schema(connection, name.schema):
+            return ""
+        return f"CREATE SCHEMA {self.quote(name.schema)};\n"
+
+    def _make_schema(self, connection: Any, name: TableName) -> None:
+        """Create the schema of a new table unless it exists."""
+        if statement := self._new_schema(connection, name).removesuffix(";\n"):
+            exists = partial(self.has_schema, connection, name.schema)
+            self._create(connection, f"The schema {name.schema}", statement, exists)
+
+    def _make_ledger(self, connection: Any) -> None:
+        self._make_schema(connection, self.options.ledger)
+        super()._make_ledger(connection)
 
     def new_table(self, schema: pa.Schema, layout: Layout) -> str:
         """Return the CREATE TABLE for the DataFrame.

@@ -106,26 +106,28 @@ class SqlTarget(Database):
     def _make_ledger(self, connection: Any) -> None:
         """Create the ledger's table unless it exists."""
         has_ledger = partial(self._has_ledger, connection)
-        if has_ledger():
-            return
-        try:
-            self._create(connection, self.ledger_statement, has_ledger)
-        except Exception as error:
-            is_fatal = self.classify(error) == "fatal"
-            raise errors.missing_ledger(
-                self.ledger_name, error, self.ledger_statement, fatal=is_fatal
-            ) from error
+        if not has_ledger():
+            what = f"The ledger's table {self.ledger_name}"
+            self._create(connection, what, self.ledger_statement, has_ledger)
 
-    @staticmethod
-    def _create(connection: Any, statement: str, exists: Callable[[], bool]) -> None:
-        """Create a table, unless another process is faster."""
+    def _create(
+        self, connection: Any, what: str, statement: str, exists: Callable[[], bool]
+    ) -> None:
+        """Create a table or a schema, unless another process is faster.
+
+        :param what: the table or schema, as errors name it.
+        """
         try:
             run(connection, statement)
             connection.commit()
-        except Exception:
+        except Exception as error:
             connection.rollback()
-            if not exists():
-                raise
+            if exists():
+                return
+            # Not `self.remedy`: a GRANT on a table that is missing would fail.
+            remedy = Database.remedy(self, connection, error) or f"Create it: {statement};"
+            is_fatal = self.classify(error) == "fatal"
+            raise errors.not_created(what, error, remedy, fatal=is_fatal) from error
 
     def _has_ledger(self, connection: Any) -> bool:
         try:

@@ -152,6 +152,10 @@ class SqlAlchemyTarget(KeyedTarget):
         """Read the unique indexes of the table."""
         return catalogue.read_unique(connection, self.options.destination)
 
+    def has_schema(self, connection: Any, schema: str) -> bool:
+        """Return True if the database has a schema of this name."""
+        return catalogue.has_schema(connection, schema)
+
     def other_tables(self, connection: Any) -> Iterable[str]:
         """Read the names of the tables in the same schema."""
         name = self.options.destination

@@ -24,6 +24,9 @@ from wal_sink.unknown_names import did_you_mean
 if TYPE_CHECKING:
     from wal_sink.targets.sqlalchemy.connection import Connection
 
+_DUCKDB_SCHEMA = """
+    SELECT 1 FROM information_schema.schemata
+    WHERE schema_name = ? AND catalog_name = current_database()"""
 _DUCKDB_TABLES = """
     SELECT table_name, table_type = 'VIEW' FROM information_schema.tables
     WHERE table_schema = COALESCE(?, current_schema()) AND table_catalog = current_database()"""
@@ -57,6 +60,13 @@ def read_tables(connection: Connection, schema: str) -> Mapping[str, bool]:
     inspector = connection.inspector()
     tables = dict.fromkeys(inspector.get_table_names(schema=schema or None), False)
     return tables | dict.fromkeys(inspector.get_view_names(schema=schema or None), True)
+
+
+def has_schema(connection: Connection, schema: str) -> bool:
+    """Return True if the database has a schema of this name."""
+    if connection.dialect is DUCKDB:
+        return bool(connection.query(_DUCKDB_SCHEMA, (schema,)))
+    return connection.inspector().has_schema(schema)
 
 
 def read_columns(connection: Connection, name: TableName) -> tuple[TableColumn, ...]:
