@@ -20,7 +20,7 @@ from tests.sql.stores import (
     Unknown,
     new_store,
 )
-from wal_sink.errors import SchemaMismatch, TargetRefused
+from wal_sink.errors import SchemaMismatch, TargetRefused, TargetUnavailable
 from wal_sink.model.ledger import Outcome
 from wal_sink.model.plan import Plan
 from wal_sink.targets.base import Session, Target
@@ -106,24 +106,23 @@ class TestSqliteAppend(AppendContract):
         with pytest.raises(SchemaMismatch, match="column x is new and takes no null"):
             session.write(plan, rows._replace(epoch=1))
 
-    def test_commit_blocked_by_a_reader_is_unknown(
+    def test_commit_blocked_by_a_reader_names_the_lock(
         self, target: Target, plan: Plan, session: Session, query_id: str
     ) -> None:
         """SQLite leaves the transaction open. Its ledger row says that the window is finished."""
         assert isinstance(self.store, Sqlite)
         rows = self.slice(target, plan, ROWS)
-        for blocked in (True, False):
-            row = row_of(session)
-            session.write(plan, rows)
-            with contextlib.closing(sqlite3.connect(self.store.path)) as reader:
-                reader.execute("BEGIN")
-                if blocked:
-                    reader.execute("SELECT k FROM t").fetchall()
-                outcome = finish(session, row, following(row))
-            assert outcome is (Outcome.UNKNOWN if blocked else Outcome.APPLIED)
-            assert row_of(session).epoch == (-1 if blocked else 0)
-            with target.connect(query_id) as other:
-                assert row_of(session) == row_of(other)
+        row = row_of(session)
+        session.write(plan, rows)
+        with contextlib.closing(sqlite3.connect(self.store.path)) as reader:
+            reader.execute("BEGIN")
+            reader.execute("SELECT k FROM t").fetchall()
+            with pytest.raises(TargetUnavailable, match="Another session holds a lock on t"):
+                finish(session, row, following(row))
+        with target.connect(query_id) as other:
+            assert row_of(session) == row_of(other) == row
+        session.write(plan, rows)
+        assert finish(session, row, following(row)) is Outcome.APPLIED
         assert len(self.records(target)) == len(ROWS)
 
 

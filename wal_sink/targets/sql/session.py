@@ -160,7 +160,7 @@ class SqlSession(TransactionalSession):
         except Exception as error:
             if self._target.refuses(error):
                 raise errors.refused_commit(new.epoch, error) from error
-            if self._target.classify(error) == "fatal":
+            if self._target.is_locked(error) or self._target.classify(error) == "fatal":
                 raise
             logger.warning("the answer to COMMIT is lost: %r", error)
             # SQLite leaves the transaction open, and a read in it would return its uncommitted row.
