@@ -73,13 +73,28 @@ def test_view_is_refused(store: Store) -> None:
 
 
 def test_column_of_another_character_set_is_refused(maria: Maria) -> None:
-    """The column could refuse a character. The ALTER TABLE of the error mends it."""
-    maria.paste("CREATE TABLE t (id BIGINT, name VARCHAR(20) CHARACTER SET latin1)")
+    """The column could refuse a character. The ALTER TABLE of the error mends it, and nothing else."""
+    maria.paste(
+        "CREATE TABLE t (id BIGINT, name VARCHAR(20) CHARACTER SET latin1 NOT NULL DEFAULT 'x')"
+    )
     with pytest.raises(SchemaMismatch, match=r"varchar\(20\) of character set latin1") as caught:
         agreed(maria.target())
     (statement,) = re.findall(r"Run: (ALTER .*?;)", caught.value.what)
     maria.paste(statement)
     agreed(maria.target())
+    query = (
+        "SELECT column_name, is_nullable FROM information_schema.columns WHERE column_default = %s"
+    )
+    assert maria.server.execute(query, ["'x'"], maria.database) == [("name", "NO")]
+
+
+def test_remedy_for_a_type_keeps_not_null(maria: Maria) -> None:
+    maria.execute("CREATE TABLE t (id BIGINT, name ENUM('a') NOT NULL)")
+    with pytest.raises(SchemaMismatch, match="table's type is enum") as caught:
+        agreed(maria.target())
+    (statement,) = re.findall(r"Run: (ALTER .*?;)", caught.value.what)
+    maria.paste(statement)
+    assert [column.role for column in agreed(maria.target()).columns] == ["regular", "required"]
 
 
 def test_type_unknown_to_sqlalchemy_is_named(maria: Maria) -> None:

@@ -106,10 +106,12 @@ class SqlAlchemyTarget(KeyedTarget):
     def altered(self, column: TableColumn, type_: str | None) -> str:
         """Return the ALTER TABLE for a column. SQLite has none."""
         if self.dialect.is_mysql:
-            words, _, charset = column.type.partition(OF_CHARSET)
-            wider = f"{words} CHARACTER SET utf8mb4" if charset else type_
-            change = f"{wider}" if type_ else f"{words} NULL"
-            return f"ALTER TABLE {self.table_name} MODIFY {self.quote(column.name)} {change};"
+            if type_ and OF_CHARSET in column.type:
+                return f"ALTER TABLE {self.table_name} CONVERT TO CHARACTER SET utf8mb4;"
+            words = column.type.partition(OF_CHARSET)[0]
+            nulls = "NOT NULL" if type_ and column.required else "NULL"
+            name = self.quote(column.name)
+            return f"ALTER TABLE {self.table_name} MODIFY {name} {type_ or words} {nulls};"
         return "" if self.options.backend == "sqlite" else super().altered(column, type_)
 
     def table_end(self, partition: Sequence[str]) -> str:
