@@ -1,4 +1,4 @@
-"""Values of MariaDB: each arrives unchanged, or its row is refused by a task or by the flush."""
+"""Values of MariaDB, and JSON of each database: a value arrives unchanged, or its row is refused."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.sql.stores import SCHEMA, Maria, agreed, bring
+from tests.sql.mariadb import MySql
+from tests.sql.stores import SCHEMA, DuckDb, Maria, Postgresql, Store, agreed, bring
 from wal_sink.errors import InvalidRow, SchemaMismatch
 from wal_sink.targets.base import RowSlice, RowsRefused, without
 from wal_sink.testing.contracts.ledger import create
@@ -183,6 +184,37 @@ def test_row_above_max_allowed_packet_is_refused_alone(maria: Maria, *, keyed: b
     finally:
         maria.server.execute("SET GLOBAL max_allowed_packet = 16777216")
     assert maria.execute("SELECT id FROM t ORDER BY id") == [(0,), (1,), (4,)]
+
+
+@pytest.mark.parametrize(
+    "store",
+    [
+        DuckDb,
+        pytest.param(Maria, marks=pytest.mark.mariadb),
+        pytest.param(Postgresql, marks=pytest.mark.postgresql),
+    ],
+    indirect=True,
+)
+def test_text_that_is_not_json_is_quarantined(store: Store) -> None:
+    """DuckDB has no savepoints: a row that it refused would stop the flush."""
+    store.execute("CREATE TABLE t (id BIGINT, name JSON)")
+    query = PlayedQuery(store.target(), SCHEMA)
+    query.on_invalid_row = "quarantine"
+    texts = ['{"a": 1}', "{bad", "", None, '"\\ud800', "[1, 2]"]
+    query.run().flushed_batches([*enumerate(texts)])
+    assert [row for (row,) in store.execute("SELECT id FROM t ORDER BY id")] == [0, 3, 5]
+
+
+def test_uuid_of_mariadb_is_a_key(maria: Maria) -> None:
+    """MySQL has no such type."""
+    if isinstance(maria.server, MySql):
+        return
+    maria.execute("CREATE TABLE t (name UUID PRIMARY KEY, id BIGINT)")
+    target, name = maria.target(mode="upsert"), "abcdefab-0000-0000-0000-000000000000"
+    bring(target, pa.record_batch([[1, 2], [name, name.upper()]], SCHEMA))
+    assert maria.execute("SELECT * FROM t") == [(name, 2)]
+    with pytest.raises(InvalidRow, match="does not fit into uuid"):
+        target.check(pa.record_batch([[1], ["x"]], SCHEMA), agreed(target))
 
 
 WIDE = [f"c{number}" for number in range(240)]

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
@@ -107,15 +108,25 @@ def at_most(lengths: pa.Array, most: int) -> pa.BooleanArray:
 def text_fits(
     type_: SqlType, values: pa.Array, *, in_bytes: bool = False
 ) -> pa.BooleanArray | None:
-    """Return which texts a type accepts: by their length, or for a uuid by their form.
+    """Return which texts a type accepts: by their length, or by the form of a uuid or JSON.
 
     :param in_bytes: True if the database counts bytes, and not characters.
     """
     if type_.base == "uuid":
         return pc.match_substring_regex(values, UUID_PATTERN)
+    if type_.base == "json":
+        return pa.array(map(_is_json, values.to_pylist()), pa.bool_())
     if type_.first is None:
         return None
     return at_most((pc.binary_length if in_bytes else pc.utf8_length)(values), type_.first)
+
+
+def _is_json(text: str | None) -> bool:
+    try:
+        msgspec.json.decode("null" if text is None else text)
+    except (msgspec.DecodeError, RecursionError):
+        return False
+    return True
 
 
 def by_elements(

@@ -65,7 +65,7 @@ MYSQL_TYPES: Types = {
     "bigint unsigned": pa.uint64(),
     "float": _unrounded(pa.float32()),
     **dict.fromkeys(("double", "double precision"), _unrounded(pa.float64())),
-    **dict.fromkeys(("tinytext", "mediumtext", "longtext", "json"), pa.string()),
+    **dict.fromkeys(("tinytext", "mediumtext", "longtext", "json", "uuid"), pa.string()),
     **dict.fromkeys(
         ("tinyblob", "blob", "mediumblob", "longblob", "varbinary", "binary"), pa.binary()
     ),
