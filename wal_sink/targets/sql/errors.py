@@ -128,7 +128,7 @@ def missing_table(table: str, hint: str = "", statement: str = "") -> SchemaMism
 
 
 def not_created(
-    what: str, error: Exception, remedy: str, *, fatal: bool
+    what: str, error: Exception, statement: str, *, fatal: bool
 ) -> SchemaMismatch | TargetUnavailable:
     """Return the error of a table or schema that a start cannot create.
 
@@ -136,7 +136,9 @@ def not_created(
     :param fatal: True if a second try would fail, too.
     """
     kind = SchemaMismatch if fatal else TargetUnavailable
-    return kind(f"{what} is missing, and cannot be created: {shortly(error)}", remedy)
+    return kind(
+        f"{what} is missing, and cannot be created: {shortly(error)}", f"Create it: {statement};"
+    )
 
 
 def refused_by_server(error: Exception, remedy: str) -> TargetRefused:

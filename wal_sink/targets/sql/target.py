@@ -125,9 +125,10 @@ class SqlTarget(Database):
             if exists():
                 return
             # Not `self.remedy`: a GRANT on a table that is missing would fail.
-            remedy = Database.remedy(self, connection, error) or f"Create it: {statement};"
+            if Database.remedy(self, connection, error):
+                raise
             is_fatal = self.classify(error) == "fatal"
-            raise errors.not_created(what, error, remedy, fatal=is_fatal) from error
+            raise errors.not_created(what, error, statement, fatal=is_fatal) from error
 
     def _has_ledger(self, connection: Any) -> bool:
         try:

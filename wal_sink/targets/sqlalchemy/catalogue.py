@@ -66,7 +66,7 @@ def has_schema(connection: Connection, schema: str) -> bool:
     """Return True if the database has a schema of this name."""
     if connection.dialect is DUCKDB:
         return bool(connection.query(_DUCKDB_SCHEMA, (schema,)))
-    return connection.inspector().has_schema(schema)
+    return bool(connection.inspector().has_schema(schema))
 
 
 def read_columns(connection: Connection, name: TableName) -> tuple[TableColumn, ...]:
