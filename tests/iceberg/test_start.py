@@ -114,6 +114,10 @@ def test_store_that_does_not_answer_is_an_outage() -> None:
             {"createTable": "true", "partitionColumns": "bucket(k)"},
             "no Iceberg table is partitioned",
         ),
+        (
+            {"createTable": "true", "partitionColumns": "bucket(4, k"},
+            "no Iceberg table is partitioned",
+        ),
         ({"createTable": "true", "partitionColumns": "day(moment)"}, "names moment"),
         ({"createTable": "true", "keyColumns": "key"}, "names key"),
         ({"createTable": "true", "keyColumns": "d"}, "keyColumns is d, and no float"),

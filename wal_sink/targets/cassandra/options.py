@@ -117,7 +117,7 @@ class CassandraOptions(OperationOptions, frozen=True, kw_only=True):
     ] = msgspec.field(name="cassandra.port", default=9042)
     secure_connect_bundle: Annotated[
         str, about("Path of a secure connect bundle, instead of cassandra.contactPoints", CONNECTS)
-    ] = msgspec.field(name="cassandra.secureConnectBundle", default="")
+    ] = msgspec.field(name=BUNDLE, default="")
     ssl_enabled: Annotated[bool, about("Whether to connect by TLS", CONNECTS)] = msgspec.field(
         name="cassandra.ssl.enabled", default=False
     )
@@ -186,7 +186,7 @@ class CassandraOptions(OperationOptions, frozen=True, kw_only=True):
         _refuse_bad_table(self.table)
         for part in self.ledger:
             refuse_bad_name("cassandra.ledgerTable", part)
-        _ = self.words, self.column_names
+        _ = self.words, self.column_names  # refuse a list that is not well-formed
         layout = self.layout
         if self.create_table:
             primary_key(layout)

@@ -304,7 +304,7 @@ def create(catalog: Catalog, identifier: tuple[str, ...], made: NewTable) -> Non
 
 _FIRST_PARTITION = 1000
 """The id of a table's first partition field. Iceberg's specification sets it."""
-_BY = re.compile(r"(?:(\w+)\s*\(\s*(?:(\d+)\s*,)?)?\s*([^(),]+?)\s*\)?")
+_BY = re.compile(r"(\w+)\s*\(\s*(?:(\d+)\s*,)?\s*([^(),]+?)\s*\)|([^(),]+)")
 _PLURALS = {"years": "year", "months": "month", "days": "day", "hours": "hour"}
 
 
@@ -341,8 +341,8 @@ def _parsed(text: str) -> tuple[str, str, str]:
     match = _BY.fullmatch(text.strip())
     if match is None:
         raise _no_partition(text)
-    by, width, column = match.groups("")
-    return by, width, column
+    by, width, source, column = match.groups("")
+    return by, width, source or column
 
 
 def _no_partition(text: str) -> OptionError:

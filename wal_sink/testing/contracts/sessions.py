@@ -75,7 +75,7 @@ class SequentialContract(KillsContract):
 
     def test_null_key_is_refused_by_check(self, target: Target, plan: Plan) -> None:
         """A task refuses the row before the epoch is published; the error names the column."""
-        with pytest.raises(InvalidRow, match="n"):
+        with pytest.raises(InvalidRow, match=r"\bn\b"):
             self.slice(target, plan, [("a", 1, 1, "x"), ("a", None, 1, "x")])
 
 
