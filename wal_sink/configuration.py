@@ -286,7 +286,7 @@ def _refuse_unnamed(shared: Mapping[str, str], own: Mapping[str, Mapping[str, st
 
 
 def _declared(options: Mapping[str, str]) -> Collection[str]:
-    """Return the names of the options that one of several targets has; `target` if its kind is unknown."""
+    """Return `target`, and the option names of the kind of target that it names, if this is installed."""
     kind = lowered(options).get("target", "").strip()
     return ("target", *(names(target_type(kind).options_type) if is_installed(kind) else ()))
 

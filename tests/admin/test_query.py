@@ -47,7 +47,7 @@ def refused(
     return None
 
 
-def test_connection_options_of_cassandra_are_marked() -> None:
+def test_options_that_direct_a_connection_have_the_mark_connects() -> None:
     """A new option `cassandra.ssl.*` without the mark would send a secret to a place in the log."""
     connecting = marked(CassandraOptions, "connects")
     assert {

@@ -320,7 +320,7 @@ def test_rows_to_send_once_are_accepted_once() -> None:
     assert node.asked.count(([number], False)) == 1
 
 
-def test_rows_to_send_once_are_not_sent_to_compare() -> None:
+def test_accepted_lists_are_not_sent_again_beside_a_refusal() -> None:
     """The refused row itself may be sent again."""
     good, bad = request(rows=3, statements=SENT_ONCE), request()
     node = always(*numbers(bad))

@@ -64,7 +64,7 @@ def test_every_damaged_object_is_found(job: Job) -> None:
     assert findings(job) == [("MissingManifest", 3), ("CorruptLog", 4)]
 
 
-def test_lost_plan_is_found(job: Job) -> None:
+def test_lost_plan_is_a_finding_of_each_pending_epoch(job: Job) -> None:
     job.log_backend.delete(job.log_backend.list(paths.PLAN.folder))
     assert findings(job, "--offline") == [("CorruptLog", epoch) for epoch in (2, 3, 4)]
     assert job.refused("flush") == (6, "CorruptLog")

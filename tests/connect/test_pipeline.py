@@ -103,8 +103,10 @@ def test_pipeline_lands_exactly_once_under_a_kill(
 
 
 @pytest.mark.test_all
-def test_dry_run_and_full_refresh_of_a_pipeline(pipeline: Pipeline, server: ConnectServer) -> None:
-    """A dry run starts no query. A full refresh is a new query, which writes all rows again."""
+def test_full_refresh_of_a_pipeline_writes_all_rows_again(
+    pipeline: Pipeline, server: ConnectServer
+) -> None:
+    """A full refresh is a new query. A dry run before it starts no query."""
     pipeline.run("dry-run", server)
     assert pipeline.checkpoints() == []
     pipeline.run("run", server)

@@ -395,7 +395,7 @@ def test_tags_of_two_queries_differ() -> None:
     assert len({tag("q/a.b"), tag("q/a_b"), tag("q.2f.a_b"), tag("q/a-b")}) == 4
 
 
-def test_row_moved_by_a_command_still_names_rows(running: Query) -> None:
+def test_ledger_row_of_another_log_keeps_its_snapshot(running: Query) -> None:
     running.add([row(1)])
     row_before = running.row
     new = row_before._replace(log_id="another")

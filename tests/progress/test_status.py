@@ -255,7 +255,7 @@ def test_await_flushed_without_pending_epochs_returns_at_once(
     assert (wait(world, timeout).epoch, wait(world, timeout).rows) == (0, 0)
 
 
-def test_rows_are_those_of_the_epochs_waited_for(world: World) -> None:
+def test_wait_counts_only_rows_of_the_awaited_epochs(world: World) -> None:
     """Rows that were flushed before, and rows of dead attempts, do not count."""
     run = world.run().flushed_batches([("before", 1)])
     run.publish([("dead", n) for n in range(50)])

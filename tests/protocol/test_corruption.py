@@ -222,7 +222,7 @@ def test_log_with_manifests_without_state_is_refused(world: World) -> None:
             act()
 
 
-def test_manifest_alone_of_another_attempt_is_not_flushed(world: World) -> None:
+def test_single_manifest_with_a_wrong_digest_stops_the_flush(world: World) -> None:
     """A manifest is accepted by its digest, even if it is the only one of its epoch."""
     dead = world.run()
     dead.publish([("dead", 1)])

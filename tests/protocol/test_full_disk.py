@@ -56,9 +56,12 @@ def test_task_that_fills_the_disk_leaves_nothing(
     assert [name for name in small_disk.files() if "segments" in name or ".tmp" in name] == []
 
 
-def test_exceeded_quota_is_log_full_and_denied_unavailable() -> None:
+def test_exceeded_quota_is_log_full() -> None:
     with pytest.raises(LogFull, match="file:///log"), log_errors("file:///log"):
         raise OSError(errno.EDQUOT, "Disk quota exceeded")
+
+
+def test_denied_access_to_the_log_is_log_unavailable() -> None:
     refused = pytest.raises(LogUnavailable, match=r"file:///log cannot be used: .*denied")
     with refused as caught, log_errors("file:///log"):
         raise PermissionError(errno.EACCES, "denied")

@@ -215,7 +215,7 @@ def test_checkpoint_set_back_by_its_newest_epoch_goes_on(
 
 
 @pytest.mark.rule("publish")
-def test_checkpoint_set_back_before_settling_takes_the_new_attempt(world: World) -> None:
+def test_new_attempt_of_an_unsettled_epoch_replaces_the_first(world: World) -> None:
     """No target has rows of the first attempt."""
     world.run().batches([("a", 1)], [("b", 2)])
     edit(world.checkpoint, "commits/1", None)

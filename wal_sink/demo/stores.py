@@ -27,7 +27,7 @@ from wal_sink.targets.registry import target_type
 
 
 class Store(ABC):
-    """A store of the demo. The application pickles it for tasks.
+    """A store of the demo. The demo's Spark application makes its own instance, and pickles it for tasks.
 
     :param address: the address of the store as text.
     :param server: the server in the process of the demo; None in the application, or if there is no server.

@@ -171,6 +171,6 @@ def _rows_at(state: State | None, epoch: int) -> int:
 
 
 def _is_open(report: FlusherReport | None, target: TargetState) -> bool:
-    """Return True if an error was reported after the target's mark moved last, so for the next epoch."""
+    """Return True if the newest error is newer than the target's mark, so it stops the next epoch."""
     error = report.error if report is not None else None
     return error is not None and error.at_us > target.mark.at_us

@@ -353,10 +353,12 @@ def trim(state: State, retention: Retention, actor: Actor) -> State | None:
 def is_garbage(state: State, epoch: int, run_id: str) -> bool:
     """Return True if a manifest or segment of an epoch, made by a run, may be deleted.
 
-    Up to `trimmed`, every live target has the epoch, so all its attempts are garbage. From `last` on, an
-    attempt is garbage if its run opened and was superseded, since this run cannot publish any more; `last`
-    itself is not. The objects of a run that has not opened stay until their epoch is trimmed: the run may
-    still publish them. Objects of epochs that were given up stay.
+    - Objects of an epoch that was given up stay.
+    - Up to `trimmed`, every live target has the epoch, so all objects are garbage.
+    - Between `trimmed` and the epoch of `last`, objects stay.
+    - From the epoch of `last` on, the objects of a run that opened and was superseded are garbage, since this
+      run cannot publish any more. The manifest `last` stays. A run that has not opened may still publish, so
+      its objects stay.
     """
     if any(item.epoch == epoch for item in state.given_up):
         return False

@@ -425,7 +425,7 @@ def _refuse_worker_python(spark: SparkSession) -> None:
 
 
 def _sink_of(query: Any) -> Sink | None:
-    """Return the handle of this process that has seen a query; None if there is none.
+    """Return that handle of this process which has seen the query; None if no handle has.
 
     :raises OptionError: the argument is not a query.
     """

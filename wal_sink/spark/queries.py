@@ -300,10 +300,10 @@ class Queries(CheckpointListener):
                         del self._flushes[flush.query_id]
 
     def _begin(self, query: StreamingQuery, run_id: str, *, already_runs: bool = False) -> None:
-        """Start the flush of a query, unless the query is refused or of another format.
+        """Start the flush of a query. Stop a query that is refused. Ignore a query of another format.
 
         :param already_runs: True if a micro-batch may be in flight. Its tasks and its `commit` must use one
-            plan, so the plans stay.
+            plan, so the plans are not compared with the tables now.
         """
         try:
             started = streaming_query.started_query(query, FORMAT, options_at)

@@ -150,7 +150,7 @@ def flags_of(batch: pa.RecordBatch, plan: Plan) -> Flags:
 
 
 def either(flags: Iterable[pa.ChunkedArray]) -> pa.ChunkedArray:
-    """Flag the rows that have an unavailable cell.
+    """Flag the rows that have an unavailable cell in any of the columns.
 
     :param flags: the flags of at least one column.
     """

@@ -163,7 +163,10 @@ def _is_builtin(function: Any) -> bool:
 
 
 def changes(operation: str) -> bool:
-    """Return True if an operation may change a store. A crash after a read equals a crash before it."""
+    """Return True if an operation may change a store.
+
+    A crash after an operation that only reads is the same as a crash before it.
+    """
     return not operation.startswith(_READS)
 
 

@@ -101,9 +101,9 @@ def read_columns(connection: Connection, name: TableName) -> tuple[TableColumn, 
 
 
 def _refuse_other_case(name: TableName, tables: Iterable[str]) -> None:
-    """Refuse a missing table of SQLite or DuckDB if a table's name differs from it by case only.
+    """Refuse a missing table if an existing table has its name in other case.
 
-    For the database both names are equal. So it could not create the table.
+    SQLite and DuckDB ignore the case of names, so the missing table could not be created.
     """
     for table in tables:
         if table.lower() == name.table.lower():
