@@ -399,7 +399,7 @@ def _refuse_arguments(
 
 def _refuse_worker_python(spark: SparkSession) -> None:
     """Refuse a Python for Spark's workers that is not on this host, or, in local mode, lacks wal_sink."""
-    python, folder = spark_session.worker_python(spark), spark_session.folder(spark)
+    python, folder = spark_session.worker_python(spark), spark_session.folder()
     worker = shutil.which(str(Path(folder, python)) if "/" in python else python)
     if worker is None:
         raise OptionError(

@@ -71,7 +71,7 @@ class BatchWriter:
     def __init__(self, spark: SparkSession, options: dict[str, str]) -> None:
         self._spark = spark
         self._checked_run = ""
-        folder = spark_session.folder(spark)
+        folder = spark_session.folder()
         place = options["checkpointLocation"]
         if place and not place.startswith("/") and ":" not in place:
             options = {**options, "checkpointLocation": f"{folder}/{place}"}

@@ -16,6 +16,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from py4j.clientserver import ClientServer
 from py4j.protocol import Py4JError
+from pyspark import SparkContext
 from pyspark import __version__ as spark_version
 from pyspark.sql import SparkSession
 
@@ -89,17 +90,17 @@ def without_jvm(value: V, *also: type[Exception]) -> Callable[[Callable[P, T]], 
     return decorated
 
 
-def find_class(jvm: Any, names: tuple[str, ...]) -> Any:
+def find_class(names: tuple[str, ...]) -> Any:
     """Return the first of the classes that this version of Spark has; None if it has none of them."""
     for name in names:
         with contextlib.suppress(Py4JError):
-            return jvm.java.lang.Class.forName(name)
+            return java().java.lang.Class.forName(name)
     return None
 
 
-def java(spark: SparkSession) -> Any:
-    """Return the object by which Python reaches the JVM's classes."""
-    return spark.sparkContext._jvm
+def java() -> Any:
+    """Return the object by which Python reaches the JVM's classes. A process has one JVM."""
+    return SparkContext._jvm
 
 
 _METHOD = re.compile(r"[ .]([\w$]+)\(")
@@ -148,14 +149,13 @@ def _missing(spark: SparkSession) -> list[str]:
         missing += [f"py4j's JavaClient.{name}" for name in sorted(lacks)]
     else:
         missing.append("pinned threads (do not set PYSPARK_PIN_THREAD=false)")
-    jvm = java(spark)
     for classes, methods in NEEDED:
-        java_class = find_class(jvm, classes)
+        java_class = find_class(classes)
         if java_class is None:
             missing.append(classes[0])
         elif methods:
             # One text has all methods. A call for each of some hundred methods would take long.
-            text = str(jvm.scala.runtime.ScalaRunTime.stringOf(java_class.getMethods()))
+            text = str(java().scala.runtime.ScalaRunTime.stringOf(java_class.getMethods()))
             lacks = methods - set(_METHOD.findall(text))
             missing += [f"{classes[0].rpartition('.')[2]}.{name}" for name in sorted(lacks)]
     try:
@@ -222,11 +222,6 @@ def worker_python(spark: SparkSession) -> str:
     return str(spark.sparkContext.pythonExec)
 
 
-def folder(spark: SparkSession) -> str:
+def folder() -> str:
     """Return the current folder of the JVM; Spark resolves relative locations against it."""
-    return folder_of(java(spark))
-
-
-def folder_of(jvm: Any) -> str:
-    """Return the current folder of a JVM."""
-    return str(jvm.java.lang.System.getProperty("user.dir"))
+    return str(java().java.lang.System.getProperty("user.dir"))

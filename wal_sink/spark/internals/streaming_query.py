@@ -16,7 +16,6 @@ from types import FrameType
 from typing import Any, NamedTuple
 
 from py4j.protocol import Py4JError
-from pyspark import SparkContext
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import listener as pyspark_listener
 from pyspark.sql.streaming.listener import QueryProgressEvent, StreamingQueryListener
@@ -25,7 +24,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from wal_sink.model.manifest import Execution
 from wal_sink.spark.internals import spark_session
-from wal_sink.spark.internals.spark_session import find_class, folder_of, is_stopped, without_jvm
+from wal_sink.spark.internals.spark_session import find_class, folder, is_stopped, java, without_jvm
 from wal_sink.spark.query_errors import refuse_layout, refuse_mode
 
 
@@ -81,7 +80,7 @@ def started_query(
     return StartedQuery(
         str(query.id),
         options,
-        folder_of(SparkContext._jvm),
+        folder(),
         tuple(Source(s.getClass().getSimpleName(), str(s.toString())) for s in sources),
     )
 
@@ -156,8 +155,7 @@ def _checkpoint(writer: Any) -> str:
     place = _field(writer, "extraOptions").get("checkpointLocation")
     if place.isEmpty():
         return ""
-    jvm: Any = SparkContext._jvm
-    path = jvm.org.apache.hadoop.fs.Path(place.get())
+    path = java().org.apache.hadoop.fs.Path(place.get())
     conf = _field(writer, "ds").sparkSession().sessionState().newHadoopConf()
     return str(path.getFileSystem(conf).makeQualified(path).toString())
 
@@ -204,9 +202,8 @@ def stop(query: StreamingQuery) -> None:
     would remove the listener (4.3.0). So a query that has not begun only gets the state TERMINATED, which
     `query.stop()` also sets first. The query's thread reads the state, and ends.
     """
-    jvm: Any = SparkContext._jvm
     initializing, terminated = (
-        find_class(jvm, classes).getField("MODULE$").get(None)
+        find_class(classes).getField("MODULE$").get(None)
         for classes in (spark_session.INITIALIZING, spark_session.TERMINATED)
     )
     terminated_first = query._jsq.streamingQuery().state().compareAndSet(initializing, terminated)
@@ -233,8 +230,7 @@ class CheckpointListener(StreamingQueryListener):
         """The Java listener that pyspark adds to Spark. It sends events to Python."""
         events: Any = pyspark_listener.JStreamingQueryListener(self)
         events.onQueryProgress = self._on_progress
-        jvm: Any = SparkContext._jvm
-        return jvm.PythonStreamingQueryListenerWrapper(events)
+        return java().PythonStreamingQueryListenerWrapper(events)
 
     def _on_progress(self, event: Any) -> None:
         self.checkpointed(str(event.progress().id().toString()))
