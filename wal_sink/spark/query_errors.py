@@ -30,6 +30,14 @@ ASYNCHRONOUS = "AsyncProgressTrackingMicroBatchExecution"
 _PLAIN = "MicroBatchExecution"
 """The class that runs plain micro-batches. Its package differs between versions."""
 
+_REFUSED = {
+    "ContinuousTrigger": "trigger(continuous=…), in which Spark gives a Python sink no rows and reports no"
+    " error",
+    "RealTimeTrigger": "trigger(realTime=…), in which Spark plans an epoch only after it has run",
+    ASYNCHRONOUS: "option asyncProgressTrackingEnabled, with which Spark's checkpoint leaves out epochs",
+}
+"""What is wrong with a mode, by the class of its trigger or the class that runs the query."""
+
 _START = (
     "Start it with trigger(processingTime=…) or trigger(availableNow=True), without"
     " asyncProgressTrackingEnabled."
@@ -60,21 +68,11 @@ def refuse_mode(query_id: str, execution: str, trigger: str) -> None:
     :raises OptionError: the query runs in another mode, perhaps a mode of a later Spark.
     """
     runs_as = execution.rpartition(".")[2]
-    if trigger == "ContinuousTrigger":
-        what = (
-            "trigger(continuous=…), in which Spark gives a Python sink no rows and reports no error"
-        )
-    elif trigger == "RealTimeTrigger":
-        what = "trigger(realTime=…), in which Spark plans an epoch only after it has run"
-    elif runs_as == ASYNCHRONOUS:
-        what = (
-            "option asyncProgressTrackingEnabled, with which Spark's checkpoint leaves out epochs"
-        )
-    elif runs_as != _PLAIN:
+    what = _REFUSED.get(trigger) or _REFUSED.get(runs_as)
+    if what is None and runs_as != _PLAIN:
         what = f"a mode of Spark that the sink does not know ({runs_as})"
-    else:
-        return
-    raise OptionError(f"Query {query_id} was started with {what}.", _START)
+    if what is not None:
+        raise OptionError(f"Query {query_id} was started with {what}.", _START)
 
 
 def refuse_layout(query_id: str, asked: Mapping[str, str]) -> None:
