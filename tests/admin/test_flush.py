@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 import uuid
 from collections.abc import Iterator
 
@@ -12,7 +13,7 @@ from state_backends import open_backend
 from tests.protocol.engine import World, in_memory
 from wal_sink import errors
 from wal_sink.admin import flush
-from wal_sink.admin.flush import FlushDone, uninterrupted
+from wal_sink.admin.flush import FlushDone
 from wal_sink.admin.query import Query
 from wal_sink.admin.repair import refuse_flusher
 from wal_sink.checkpoint.checkpoint import Checkpoint
@@ -28,11 +29,10 @@ def world() -> World:
     return World(*in_memory())
 
 
-def drain(
-    world: World, faults: Faults | None = None, wait: flush.Wait = uninterrupted
-) -> FlushDone:
+def drain(world: World, faults: Faults | None = None, wait: flush.Wait | None = None) -> FlushDone:
     """Flush the epochs that are checkpointed now."""
-    (done,) = flush.drain([world.flusher(faults).pipeline], wait=wait)
+    pipelines = [world.flusher(faults).pipeline]
+    (done,) = flush.drain(pipelines, wait=wait or threading.Event().wait)
     return done
 
 

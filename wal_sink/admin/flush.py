@@ -44,12 +44,6 @@ Wait = Callable[[float], bool]
 """Waits for a number of seconds; returns True as soon as the flush has to end."""
 
 
-def uninterrupted(seconds: float) -> bool:
-    """Wait for the whole time, and never end the flush."""
-    time.sleep(seconds)
-    return False
-
-
 Progress = Callable[[int, int], object]
 """Called with the number of flushed epochs and the number of all epochs to flush."""
 
@@ -204,7 +198,7 @@ def drain(
     pipelines: Sequence[Pipeline],
     rows_per_second: int | None = None,
     *,
-    wait: Wait = uninterrupted,
+    wait: Wait,
     progress: Progress = lambda _done, _total: None,
 ) -> list[FlushDone]:
     """Flush the epochs that are checkpointed now to all targets at the same time, and trim the log.

@@ -228,27 +228,17 @@ def check_logged_options(logged: Mapping[str, str], confirmed: Mapping[str, str]
     """
     for target in options_by_target({**logged, **confirmed}):
         of_log, of_operator = (options_of(target.prefix, raw) for raw in (logged, confirmed))
-        if "target" in of_log:
-            _refuse_unregistered(of_log["target"], of_operator.get("target"), target.prefix)
+        kind = of_log.get("target")
+        if kind is not None and "target" not in of_operator and not is_installed(kind):
+            option = f"{qualified(target.prefix, 'target')}={printable(kind)}"
+            raise OptionError(
+                f"Only the log names {option}, a class that no package installed here registers. Anyone who"
+                " can write to the log can change this option.",
+                f"If the class is right, add: --option {shlex.quote(option)}. Otherwise correct the option,"
+                " or install the package that registers the class.",
+            )
         declared = target_type(target.kind).options_type
         refuse_unconfirmed(declared, of_log, of_operator, os.environ, target.prefix)
-
-
-def _refuse_unregistered(logged: str, confirmed: str | None, prefix: str) -> None:
-    """Refuse a class that only the log names, and that no installed package registers.
-
-    :param logged: option `target` in the log.
-    :param confirmed: the operator's option `target`.
-    """
-    if confirmed is None and not is_installed(logged):
-        option = qualified(prefix, "target")
-        pair = shlex.quote(f"{option}={printable(logged)}")
-        raise OptionError(
-            f"Only the log says that option {option} is {printable(logged)}, which no package installed"
-            " here registers. Anyone who can write to the log can change this option.",
-            f"If the class is right, add: --option {pair}. Otherwise correct the option, or install the"
-            " package that registers the class.",
-        )
 
 
 def refuse_unconfirmed(
