@@ -89,7 +89,7 @@ def shop(folder: Path) -> dict[str, object]:
     }
 
 
-def test_function_returns_columns_and_settings(tmp_path: Path) -> None:
+def test_check_function_returns_columns_and_settings(tmp_path: Path) -> None:
     """The check needs no Spark session, is quick, and makes no ledger table."""
     options = shop(tmp_path)
     schema = StructType([StructField("id", LongType()), StructField("name", StringType())])
@@ -109,7 +109,7 @@ def test_function_returns_columns_and_settings(tmp_path: Path) -> None:
     assert not (tmp_path / "checkpoint").exists()
 
 
-def test_function_refuses_options_and_schema_that_do_not_fit(tmp_path: Path) -> None:
+def test_check_function_refuses_unfit_options_and_schema(tmp_path: Path) -> None:
     options = shop(tmp_path)
     schema = StructType([StructField("id", StringType())])
     with pytest.raises(errors.OptionError, match="ttl"):
@@ -132,7 +132,7 @@ def test_function_refuses_options_and_schema_that_do_not_fit(tmp_path: Path) -> 
         ({"table": None}, ["table is missing"]),
     ],
 )
-def test_function_refuses_wrong_options_before_it_connects(
+def test_check_function_refuses_wrong_options_before_it_connects(
     tmp_path: Path, options: dict[str, str | None], words: list[str]
 ) -> None:
     arguments = {

@@ -200,7 +200,6 @@ def test_moved_checkpoint_is_adopted(job: Job) -> None:
 
 
 def test_adoption_fences_a_run_that_had_opened(job: Job) -> None:
-    """The run had opened before the command."""
     run = job.run()
     run.batch([("a5", 5)])
     job.move("moved")

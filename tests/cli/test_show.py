@@ -99,7 +99,7 @@ def test_epoch_is_shown_with_rows_and_offsets(busy: World, tmp_path: Path) -> No
         assert word in shown
 
 
-def test_epoch_that_never_was_is_refused(busy: World, tmp_path: Path) -> None:
+def test_epoch_that_was_never_published_is_refused(busy: World, tmp_path: Path) -> None:
     never = run(tmp_path, "show", "checkpoint", 9, "--json")
     assert (never.code, never.document["error"]) == (2, "OptionError")
     assert "epochs 0 to 3" in never.document["remedy"]

@@ -122,7 +122,7 @@ def test_checkpoint_that_was_set_back_is_reported(world: World, tmp_path: Path) 
     )
 
 
-def test_lost_checkpoint_gets_commands_of_a_stand_in(world: World, tmp_path: Path) -> None:
+def test_status_of_lost_checkpoint_prints_recovery_commands(world: World, tmp_path: Path) -> None:
     world.run().flushed_batches([("a", 0)]).batch([("c", 2)])
     for name in ("metadata", "offsets", "commits"):
         remaining = tmp_path / "checkpoint" / name
@@ -139,7 +139,7 @@ def test_lost_checkpoint_gets_commands_of_a_stand_in(world: World, tmp_path: Pat
         (["checkpoint", "--option", "s3cret"], 2, "OptionError"),
     ],
 )
-def test_status_of_a_wrong_call_is_refused(
+def test_status_without_a_log_or_pair_is_refused(
     world: World, tmp_path: Path, arguments: list[str], code: int, error: str
 ) -> None:
     world.checkpoint.create("metadata", json.dumps({"id": world.query_id}).encode())

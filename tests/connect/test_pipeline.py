@@ -76,7 +76,7 @@ def pipeline(tmp_path: Path) -> Pipeline:
     return Pipeline(tmp_path / "pipeline")
 
 
-def test_pipeline_lands_exactly_once_under_a_kill(
+def test_pipeline_writes_each_row_once_despite_a_kill(
     pipeline: Pipeline, server: ConnectServer
 ) -> None:
     """The first server is killed between manifest and `commits/1`. The next run completes."""

@@ -27,7 +27,7 @@ from wal_sink.spark.data_source import ConnectDataSource
 pytestmark = [pytest.mark.spark, pytest.mark.connect]
 
 
-def test_followed_query_lands_exactly_once(remote: Any, shop: Shop) -> None:
+def test_followed_query_writes_each_row_once(remote: Any, shop: Shop) -> None:
     """`follow` begins before the query, and the end of the block waits for the flush."""
     with wal_sink.register(remote) as sink:
         assert wal_sink.register(remote) is sink
@@ -102,7 +102,7 @@ def test_planner_refuses_modes_for_any_client(remote: Any, shop: Shop) -> None:
     assert shop.ids() == []
 
 
-def test_error_of_the_sink_replaces_that_of_spark(remote: Any, shop: Shop) -> None:
+def test_error_of_the_sink_replaces_the_error_of_spark(remote: Any, shop: Shop) -> None:
     options = {**shop.options, "table": "no_such_table"}
     with pytest.raises(wal_sink.WalSinkError, match="no_such_table"), wal_sink.register(remote):
         writer(remote, shop.source, options).trigger(availableNow=True).start().awaitTermination()
@@ -132,7 +132,7 @@ def test_checkpoint_out_of_reach_is_named(
         assert "reads its own file systems" in refused.value.what
 
 
-def test_follow_that_cannot_flush_is_raised(remote: Any, shop: Shop) -> None:
+def test_close_raises_that_a_followed_query_is_unflushed(remote: Any, shop: Shop) -> None:
     """The process does not import a target class that only the log names."""
     sink = wal_sink.register(remote, drain_timeout=1)
     sink.follow(shop.checkpoint)

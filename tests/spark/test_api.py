@@ -148,7 +148,9 @@ def test_workers_import_the_compiled_pyspark(spark: SparkSession) -> None:
         assert spark.sparkContext.environment["PYTHONPATH"].split(os.pathsep) == path
 
 
-def test_event_of_an_epoch_copies_no_progress(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_listener_copies_no_progress_of_an_epoch(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A copy takes 0.1 s of CPU."""
     copied: list[Any] = []
     monkeypatch.setattr(QueryProgressEvent, "fromJObject", copied.append)
@@ -249,7 +251,9 @@ def test_block_raises_the_error_of_an_idle_flush(
     assert "no such table" in str(wal_sink.status(checkpoint).last_error)
 
 
-def test_check_reads_the_settings_of_spark(spark: SparkSession, checkpoint: str) -> None:
+def test_check_refuses_another_checkpoint_file_manager(
+    spark: SparkSession, checkpoint: str
+) -> None:
     """The class that writes the checkpoint is refused, as at a start. A schema takes the active session."""
     name, theirs = "spark.sql.streaming.checkpointFileManagerClass", "com.provider.CheckpointFiles"
     options = {"checkpointLocation": checkpoint, "target": "delta", "delta.path": "/nowhere"}
@@ -278,7 +282,7 @@ class Hanging(Faults):
         yield
 
 
-def test_requests_under_way_are_waited_for_together(
+def test_close_waits_for_all_hanging_flushes_together(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Twenty flushes that hang take as long as one."""
@@ -380,7 +384,7 @@ def test_register_right_after_start_flushes_the_query(spark: SparkSession, tmp_p
         query.stop()
 
 
-def test_interrupt_at_any_line_of_close_leaves_nothing(shop: Shop) -> None:
+def test_interrupt_at_any_line_of_close_leaves_no_thread(shop: Shop) -> None:
     """The handle is closed, or can be closed again. No thread and no connection is left."""
     port = shop.table.cassandra.port
     open_before = remains(port)

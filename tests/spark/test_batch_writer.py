@@ -95,7 +95,7 @@ def test_batch_writer_writes_changed_counts_and_refuses_mistakes(
     mistakes(shop)
 
 
-def test_tasks_get_equal_rows_in_every_zone(spark: SparkSession) -> None:
+def test_tasks_get_equal_rows_in_every_time_zone(spark: SparkSession) -> None:
     """The rows have every type. Another setting lets Spark send Arrow's large texts."""
     rows = spark.sql(
         """

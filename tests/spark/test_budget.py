@@ -101,7 +101,9 @@ def test_another_process_flushes_a_query_that_waits(
     assert "for a process that flushes: there is none now" in caplog.text, "of the first query"
 
 
-def test_place_that_is_ignored_is_warned_of(shop: Shop, caplog: pytest.LogCaptureFixture) -> None:
+def test_path_that_the_sink_ignores_is_warned_of(
+    shop: Shop, caplog: pytest.LogCaptureFixture
+) -> None:
     """Rows do not go to the path of `start`, or the table of `toTable`. Without them there is no warning."""
     shop.add_files()
     shop.spark.sql("CREATE DATABASE shop_of_spark")
@@ -121,7 +123,7 @@ def test_place_that_is_ignored_is_warned_of(shop: Shop, caplog: pytest.LogCaptur
     assert shop.table.ids() == sorted(3 * list(range(ROWS_PER_FILE)))
 
 
-def test_start_logs_what_is_in_force(shop: Shop, caplog: pytest.LogCaptureFixture) -> None:
+def test_start_logs_the_settings_in_force(shop: Shop, caplog: pytest.LogCaptureFixture) -> None:
     """A warning names a socket once, since it cannot replay. Files and rates can."""
     caplog.set_level(logging.INFO, "wal_sink")
     rate = shop.spark.readStream.format("rate").load().selectExpr("CAST(value AS STRING) AS value")

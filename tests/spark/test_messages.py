@@ -30,7 +30,7 @@ def block_of(options: dict[str, str], *, flushes_here: bool = True) -> str:
     return block("q-1", configuration, "file:///log/q-1", [], flushes_here=flushes_here)
 
 
-def test_block_has_a_line_for_each_setting() -> None:
+def test_start_message_has_a_line_for_each_setting() -> None:
     lines = block_of({}).splitlines()
     assert lines[0] == "wal_sink: query q-1 starts"
     texts = dict(line.strip().split("  ", 1) for line in lines[1:])
@@ -49,7 +49,7 @@ def test_block_has_a_line_for_each_setting() -> None:
     assert texts["flushed by"].startswith("this process")
 
 
-def test_block_follows_the_options() -> None:
+def test_start_message_follows_the_options() -> None:
     text = block_of(
         {"cassandra.nulls": "write", "wal.onFull": "fail", "wal.maxBytes": "5"}, flushes_here=False
     )
@@ -61,7 +61,7 @@ def test_block_follows_the_options() -> None:
         assert words in text
 
 
-def test_block_has_no_secret() -> None:
+def test_start_message_has_no_secret() -> None:
     text = block_of(
         {
             "cassandra.username": "ann",
@@ -74,7 +74,7 @@ def test_block_has_no_secret() -> None:
     assert "cassandra at" in text
 
 
-def test_target_without_description_is_shown_by_its_shape() -> None:
+def test_target_without_description_is_shown_by_its_options() -> None:
     assert MemoryTarget(MemoryOptions(keys="k")).description == {"target": "memory", "keys": "k"}
 
 

@@ -83,7 +83,9 @@ MISTAKES: list[Callable[[Shop], None]] = [
 
 
 @pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.__name__)
-def test_last_lines_are_the_error_of_the_sink(shop: Shop, mistake: Callable[[Shop], None]) -> None:
+def test_printed_traceback_ends_with_the_error_of_the_sink(
+    shop: Shop, mistake: Callable[[Shop], None]
+) -> None:
     """Nothing follows the remedy, and the traceback has no frame of Java."""
     with pytest.raises(errors.WalSinkError) as caught, wal_sink.register(shop.spark):
         mistake(shop)

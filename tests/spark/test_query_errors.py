@@ -213,7 +213,7 @@ def test_refused_query_runs_in_micro_batches_afterwards(shop: Shop) -> None:
 
 @pytest.mark.spark
 @pytest.mark.cassandra
-def test_purged_batches_of_spark_are_not_needed(shop: Shop, gate: Gate) -> None:
+def test_flush_needs_no_batches_that_spark_has_purged(shop: Shop, gate: Gate) -> None:
     """Spark retains one batch, and the target is unavailable during all of them. Each row is written once."""
     gate.close()
     shop.add_files(6)

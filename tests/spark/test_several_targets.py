@@ -109,7 +109,7 @@ def bank(postgresql: Server, schema: str, tmp_path: Path) -> Iterator[Bank]:
 
 
 @pytest.mark.test_all
-def test_booking_is_once_in_each_table(bank: Bank, tmp_path: Path) -> None:
+def test_killed_query_writes_each_booking_once_per_target(bank: Bank, tmp_path: Path) -> None:
     """The application is killed after a commit of PostgreSQL, and before the mark in the log.
 
     The other two targets have at least two epochs by then. `status` reports all targets, and each.
