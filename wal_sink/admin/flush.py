@@ -51,7 +51,7 @@ Progress = Callable[[int, int], object]
 class FlushDone(msgspec.Struct, frozen=True, kw_only=True):
     """The outcome of a flush to one target. The counts include what other processes have flushed meanwhile.
 
-    The document of a dry run has what would be flushed.
+    In the document of a dry run, the counts are of what would be flushed.
     """
 
     query_id: str
@@ -106,6 +106,15 @@ def preview(query: Query, name: str = "") -> list[FlushDone]:
     ]
 
 
+def metrics_of(pipeline: Pipeline, watch: Watch | None) -> FlushMetrics | None:
+    """Return the metrics of a flusher; None without `watch`."""
+    return watch and watch(
+        *(pipeline.query_id, pipeline.checkpoint, pipeline.store, pipeline.target_name),
+        pipeline.target.writes_to,
+        several=pipeline.several,
+    )
+
+
 class HostedFlusher:
     """A flusher in a thread of this process. It counts what is flushed while it runs.
 
@@ -131,11 +140,7 @@ class HostedFlusher:
         self.reason = ""
         """Why the flusher ended by itself; empty if it did not."""
         name = pipeline.target_name
-        metrics = watch and watch(
-            *(pipeline.query_id, pipeline.checkpoint, pipeline.store, name),
-            pipeline.target.writes_to,
-            several=pipeline.several,
-        )
+        metrics = metrics_of(pipeline, watch)
         reporter = Reporter(pipeline.store, name, gives_way=True, metrics=metrics)
         flusher = Flusher(pipeline, reporter, write_rows=WriteInThread(rows_per_second))
         stop = stop_never if until is None else _is_final

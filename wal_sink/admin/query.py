@@ -1,9 +1,9 @@
 """Finds a query by its checkpoint, and opens its log and the targets of its newest run.
 
-A command reads in the log how the newest run of the query connected. Everyone who can write to the log can
-change these options. So a command sends a password only to a place that the operator has named. It imports a
-class that no installed package registers as a target only if the operator names the class. Without a secret,
-the options of the log need no confirmation.
+A command uses the options of the newest run, which are in the log. Everyone who can write to the log can
+change these options. So a command sends a password only to a place that the operator has named. If no
+installed package registers a class as a target, a command imports the class only if the operator names it.
+Without a secret, the options of the log need no confirmation.
 """
 
 from __future__ import annotations

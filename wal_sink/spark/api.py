@@ -272,7 +272,7 @@ class Sink:
     def failure(self, query: StreamingQuery) -> WalSinkError | None:
         """Return the error of this sink that ended `query`; None if no error of this sink ended it.
 
-        A `with` block that a failed query ends raises this error in place of Spark's.
+        If a failed query ends a `with` block, the block raises this error in place of Spark's.
         """
         exception = query.exception()
         return failure_in(str(exception)) if exception is not None else None

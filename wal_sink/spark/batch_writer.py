@@ -58,8 +58,8 @@ def batch_writer(
 
 
 _REPORTS = msgspec.json.Decoder(tuple[int, Appended])
-"""Decodes the report of a task: its partition, and what it has appended. It is made at import, since several
-threads must not make it at the same time."""
+"""Decodes the report of a task: the number of its partition, and what the task has appended. The decoder is
+made at import, since several threads must not make it at the same time."""
 
 
 class BatchWriter:

@@ -129,7 +129,7 @@ class ConnectQueries:
         return query_id in self._options
 
     def is_finished(self) -> bool:
-        """Return True if the session needs a new handle."""
+        """Return True if the handle is closed, or its session stopped."""
         return self.closed or connect_client.is_stopped(self._spark)
 
     def retire(self) -> None:

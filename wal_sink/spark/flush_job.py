@@ -35,7 +35,7 @@ logger = line_logger(__name__)
 Shares = list[tuple[SegmentRange, ...]]
 
 _CHECK_S = 0.2
-"""How often the flusher checks whether its job has ended, and whether the flusher is interrupted."""
+"""Seconds between two checks whether the job has ended, or the flusher is interrupted."""
 
 _NO_ROWS = pa.RecordBatch.from_arrays([], names=[])
 

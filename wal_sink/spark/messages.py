@@ -138,7 +138,7 @@ def _log_visibly(text: str) -> None:
 
 
 def log_left_epochs(query_id: str, checkpoint: Checkpoint, store: LogStore) -> None:
-    """Log, at a start, how many epochs an earlier run left pending; it may have been killed."""
+    """Log at a start how many epochs an earlier run, which may have been killed, left pending."""
     if pending := _pending(checkpoint, store):
         logger.warning(
             "%s left in %s by an earlier run. The flush continues now",
@@ -150,7 +150,7 @@ def log_left_epochs(query_id: str, checkpoint: Checkpoint, store: LogStore) -> N
 def log_flushing(
     places: Iterable[Callable[[], tuple[Checkpoint, LogStore]]], timeout_s: float
 ) -> None:
-    """Log, at an interrupt, why the application does not end at once.
+    """Log at an interrupt why the application does not end at once.
 
     :param places: functions that return checkpoint and log of a query.
     """
@@ -170,9 +170,9 @@ def log_flushing(
 def log_pending(
     query_id: str, checkpoint: Checkpoint, store: LogStore, *, flushes_here: bool
 ) -> None:
-    """Log, at an end, how many epochs are pending, and how to flush them.
+    """Log at an end how many epochs are pending, and how to flush them.
 
-    :param flushes_here: False if another process flushes. The message then says whether it is alive.
+    :param flushes_here: False if another process flushes. The message then says if that process is alive.
     """
     if not (pending := _pending(checkpoint, store)):
         return

@@ -24,6 +24,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import QueryIdleEvent, QueryStartedEvent, QueryTerminatedEvent
 from pyspark.sql.streaming.query import StreamingQuery
 
+from wal_sink.admin.flush import metrics_of
 from wal_sink.admin.query import Query
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.configuration import FILE_MANAGER, Configuration, configure
@@ -179,7 +180,7 @@ class Queries(CheckpointListener):
         return query_id in self.refused or self.find(query_id) is not None
 
     def is_finished(self) -> bool:
-        """Return True if the session needs a new handle."""
+        """Return True if the handle is closed, or its session stopped."""
         return self.closed or spark_session.is_stopped(self._spark)
 
     def retire(self) -> None:
@@ -354,11 +355,7 @@ class Queries(CheckpointListener):
         loops = []
         for destination in configuration.destinations:
             pipeline = logged.pipeline(configuration, destination)
-            metrics = self._watch and self._watch(
-                *(logged.query_id, logged.checkpoint, logged.store, destination.name),
-                destination.target.writes_to,
-                several=configuration.several,
-            )
+            metrics = metrics_of(pipeline, self._watch)
             reporter = Reporter(logged.store, destination.name, metrics=metrics, stopping=stopping)
             sink = configuration.sink
             by_job = WriteByJob(self._spark, sink.distributed_above_bytes, sink.max_rows_per_second)
