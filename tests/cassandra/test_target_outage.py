@@ -151,7 +151,7 @@ def test_lost_answer_is_unknown_until_a_read(node: EmbeddedCassandra, session: S
     assert finish(session, current, following(current)) is Outcome.CONFLICT
 
 
-def test_slow_answer_to_the_first_ledger_row_is_no_conflict(
+def test_slow_answer_to_first_ledger_row_is_no_conflict(
     node: EmbeddedCassandra, target: CassandraTarget
 ) -> None:
     with target.connect(prepared := uuid.uuid4().hex) as session:
