@@ -6,8 +6,6 @@ A worker has its own folder. Its Python has no module of this project, unless th
 from __future__ import annotations
 
 import contextlib
-import os
-import signal
 import subprocess
 import time
 import urllib.request
@@ -16,12 +14,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-import pyspark
-
 from tests.support.class_archive import SPARK
+from tests.support.wheel import fresh_environment
+from wal_sink.demo.local_spark import HOME
 from wal_sink.demo.server import choose_port
 
-HOME = Path(pyspark.__file__).parent
 _PATIENCE_S = 180.0
 
 
@@ -39,8 +36,6 @@ class Cluster:
         self._folder = folder
         self._port = choose_port("127.0.0.1", 2)
         self._cores = cores
-        ours = ("PYTHON", "PYSPARK", "SPARK", "VIRTUAL_ENV")
-        clean = {key: value for key, value in os.environ.items() if not key.startswith(ours)}
         daemons = {
             "SPARK_HOME": str(HOME),
             "SPARK_LOCAL_IP": "127.0.0.1",
@@ -48,7 +43,7 @@ class Cluster:
             "SPARK_MASTER_OPTS": "-Dspark.deploy.recoveryMode=FILESYSTEM"
             f" -Dspark.deploy.recoveryDirectory={folder / 'recovery'}",
         }
-        self._environment = {**clean, **daemons, **environment}
+        self._environment = {**fresh_environment(), **daemons, **environment}
         self.url = f"spark://127.0.0.1:{self._port}"
         self._started = 0
         self._processes: list[subprocess.Popen[bytes]] = []
@@ -159,11 +154,6 @@ def executors_of(workers: Sequence[int]) -> list[int]:
             if "CoarseGrainedExecutorBackend" in _command(pid) and _parent(pid) in workers:
                 pids.append(pid)
     return pids
-
-
-def kill(pid: int) -> None:
-    """End a process by SIGKILL."""
-    os.kill(pid, signal.SIGKILL)
 
 
 def _parent(pid: int) -> int:

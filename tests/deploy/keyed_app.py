@@ -2,8 +2,8 @@
 
 It reads a Parquet file in each micro-batch, adds a key by `uuid()`, and appends to a Delta table.
 
-If the environment has `MARKERS`, a Python worker makes a file with its process id while it computes rows or
-writes rows of a flush job. Some first attempts at tasks fail, and some are slow.
+With `markers` in the configuration, some first attempts at tasks fail, and some are slow. A Python worker
+then makes a file with its process id while it computes rows or writes rows of a flush job.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from wal_sink.targets.delta.session import DeltaSession
 
 STREAM, FLUSH = "stream", "flush"
 MARKERS = "WAL_SINK_TEST_MARKERS"
-"""The environment variable with the folder of the files."""
+"""The environment variable of Spark's workers with the folder of the files."""
 _A_WHILE_S = 0.4
 
 
@@ -81,7 +81,8 @@ def main(config: dict[str, Any]) -> None:
     """Run the query to the end of its source."""
     spark = local_session(**config["settings"])
     rows = spark.readStream.load(config["source"], "parquet", "id bigint", maxFilesPerTrigger=1)
-    if MARKERS in os.environ:
+    if markers := config.get("markers"):
+        os.environ[MARKERS] = markers
         rows = rows.repartition(4).mapInArrow(compute, "id bigint")
     keyed = rows.selectExpr("id", "uuid() AS key")
     with wal_sink.register(spark, drain_timeout=240):

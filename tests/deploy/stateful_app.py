@@ -1,4 +1,4 @@
-"""Stateful queries in one session, to be killed: `python -m tests.deploy.stateful_app FOLDER`.
+"""Stateful queries in one session, to be killed: `python -m tests.deploy.stateful_app CONFIG.json`.
 
 All queries read the same files, one in each micro-batch. Each query adds its rows, with a random key, to its
 own table.
@@ -6,6 +6,7 @@ own table.
 
 from __future__ import annotations
 
+import json
 import sqlite3
 import sys
 from collections.abc import Iterator
@@ -127,4 +128,4 @@ class Totals(StatefulProcessor):
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(json.loads(Path(sys.argv[1]).read_text())["folder"]))

@@ -6,11 +6,13 @@ import json
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
+from tests.spark.application import Application
 from tests.spark.conftest import ROWS_PER_FILE, write_source
 from tests.support.deploy_table import Counted, Row
 from tests.support.maven_jars import maven_jars
@@ -27,7 +29,6 @@ pytestmark = [
 HADOOP, SDK = "3.5.0", "2.35.4"
 FILES = 5
 EXPECTED = FILES * ROWS_PER_FILE
-FOLDER = Path(__file__).parents[2]
 SCHEMA = pa.schema([("id", pa.int64()), ("key", pa.string())])
 
 
@@ -56,7 +57,7 @@ class Query:
     """
 
     def __init__(self, s3: S3, behaviour: str, folder: Path, **options: str) -> None:
-        self.s3, self._folder = s3, folder
+        self.s3 = s3
         self.table = str(folder / "table")
         DeltaTable.create(self.table, SCHEMA)
         hadoop = {
@@ -67,7 +68,7 @@ class Query:
             "path.style.access": "true",
         }
         self.checkpoint = f"{s3.bucket(behaviour)}/checkpoint"
-        self.config = {
+        config: dict[str, Any] = {
             "source": write_source(folder / "source", FILES),
             "settings": {
                 "spark.jars": ",".join(s3a_jars()),
@@ -81,16 +82,12 @@ class Query:
                 **options,
             },
         }
-        self._starts = 0
+        self.options = config["options"]
+        self._application = Application(folder, "tests.deploy.keyed_app", config, patience_s=400)
 
     def start(self) -> Driver:
         """Start the application."""
-        self._starts += 1
-        place = self._folder / f"config-{self._starts}.json"
-        place.write_text(json.dumps(self.config))
-        output = self._folder / f"output-{self._starts}"
-        application = ["-m", "tests.deploy.keyed_app", str(place)]
-        return Driver(application, output, folder=FOLDER, patience_s=400)
+        return self._application.start()
 
     def start_until_held(self, name: str) -> Driver:
         """Start the application, and wait until the store holds a rename of a file of the checkpoint."""
@@ -128,8 +125,7 @@ def test_older_driver_overwrites_a_plan_in_a_bucket(s3: S3, tmp_path: Path) -> N
     with query.start() as driver:
         driver.finish(1)
     assert "checkpoint.oneDriver" in driver.log()
-    query.config["options"]["checkpoint.oneDriver"] = "true"  # type: ignore[index]
-
+    query.options["checkpoint.oneDriver"] = "true"
     backend = s3.open(query.checkpoint)
     with query.start_until_held("offsets/1") as older:
         os.killpg(older.process.pid, signal.SIGSTOP)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import json
+import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -12,12 +13,12 @@ import pyspark
 import pytest
 from deltalake import DeltaTable
 
-from tests.deploy.cluster import Cluster, executor_of, kill
+from tests.deploy.cluster import Cluster, executor_of
 from tests.deploy.keyed_app import FLUSH, MARKERS, STREAM
+from tests.spark.application import Application
 from tests.spark.conftest import ROWS_PER_FILE, write_source
 from tests.support.class_archive import SPARK
 from tests.support.deploy_table import Counted, Row
-from wal_sink.demo.local_spark import Driver
 
 pytestmark = [pytest.mark.test_all, pytest.mark.spark, pytest.mark.timeout(1_500)]
 
@@ -51,7 +52,7 @@ def test_rows_arrive_once_when_cluster_processes_are_killed(
             executor, its_worker = executor_of(worker)
             match who:
                 case "executor":
-                    kill(executor)
+                    os.kill(executor, signal.SIGKILL)
                 case "worker":
                     cluster.kill_worker(its_worker)
                 case "master":
@@ -74,11 +75,10 @@ class Run:
     """The application, which is started again after each kill of its driver."""
 
     def __init__(self, folder: Path, master: str, markers: Path) -> None:
-        self._folder = folder
         self._markers = markers
-        source = write_source(folder / "source", FILES)
         config = {
-            "source": source,
+            "source": write_source(folder / "source", FILES),
+            "markers": str(markers),
             "settings": {
                 "spark.master": master,
                 "spark.executor.cores": 1,
@@ -104,24 +104,13 @@ class Run:
                 "flush.distributedAboveBytes": 0,
             },
         }
-        (folder / "config.json").write_text(json.dumps(config))
-        self._starts = 0
-        self.driver = self._started()
-
-    def _started(self) -> Driver:
-        self._starts += 1
-        return Driver(
-            ["-m", "tests.deploy.keyed_app", str(self._folder / "config.json")],
-            self._folder / f"output-{self._starts}",
-            {MARKERS: str(self._markers)},
-            folder=ROOT,
-            patience_s=600,
-        )
+        self._application = Application(folder, "tests.deploy.keyed_app", config, patience_s=600)
+        self.driver = self._application.start()
 
     def restart(self) -> None:
         """End driver, JVM and Python workers by SIGKILL, and start the application again."""
         self.driver.kill()
-        self.driver = self._started()
+        self.driver = self._application.start()
 
     def reach(self, kind: str) -> int:
         """Wait until a Python worker computes or flushes; return its process id."""

@@ -10,10 +10,10 @@ import pytest
 
 from tests.deploy.many_app import EPOCHS, MEASURED
 from tests.deploy.proxy import Proxy
+from tests.spark.application import Application
 from tests.spark.conftest import write_source
 from tests.support.deploy_table import Counted, Row
 from wal_sink.demo.cassandra import Node
-from wal_sink.demo.local_spark import Driver
 
 pytestmark = [
     pytest.mark.test_all,
@@ -22,7 +22,6 @@ pytestmark = [
     pytest.mark.timeout(900),
 ]
 
-ROOT = Path(__file__).parents[2]
 ROWS = 5
 QUERIES = 50
 
@@ -48,11 +47,8 @@ def test_many_queries_in_one_driver_leak_nothing(
             "table": "t",
         },
     }
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    arguments = ["-m", "tests.deploy.many_app", str(tmp_path / "config.json")]
     try:
-        with Driver(arguments, tmp_path / "output", folder=ROOT, patience_s=600) as driver:
-            driver.finish()
+        Application(tmp_path, "tests.deploy.many_app", config, patience_s=600).finish()
     finally:
         proxy.stop()
     lines = (tmp_path / MEASURED).read_text().splitlines()

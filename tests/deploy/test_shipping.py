@@ -13,11 +13,12 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from tests.deploy.cluster import HOME, Cluster
+from tests.deploy.cluster import Cluster
 from tests.spark.conftest import ROWS_PER_FILE, write_source
 from tests.support import wheel
 from tests.support.deploy_table import Counted, Row
 from tests.support.programs import ran
+from wal_sink.demo.local_spark import HOME
 
 pytestmark = [pytest.mark.test_all, pytest.mark.spark, pytest.mark.timeout(1_200)]
 

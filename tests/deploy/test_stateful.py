@@ -14,12 +14,11 @@ import pyspark
 import pytest
 
 from tests.deploy.stateful_app import GROUPS, KINDS, database, make_tables
+from tests.spark.application import Application
 from tests.support.deploy_table import Counted, Row
-from wal_sink.demo.local_spark import Driver
 
 pytestmark = [pytest.mark.test_all, pytest.mark.spark, pytest.mark.timeout(1_200)]
 
-ROOT = Path(__file__).parents[2]
 FILES, ROWS = 8, 60
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -77,12 +76,14 @@ def commits(folder: Path) -> int:
 def test_stateful_rows_arrive_once_under_two_kills(tmp_path: Path, counted: Counted) -> None:
     files = write_source(tmp_path / "source")
     make_tables(tmp_path)
-    for number, reached in enumerate((2, 5)):
-        with start(tmp_path, number) as driver:
+    application = Application(
+        tmp_path, "tests.deploy.stateful_app", {"folder": str(tmp_path)}, patience_s=500
+    )
+    for reached in (2, 5):
+        with application.start() as driver:
             driver.reach(lambda reached=reached: commits(tmp_path) >= reached)  # type: ignore[misc]
             driver.kill()
-    with start(tmp_path, 2) as driver:
-        driver.finish()
+    application.finish()
     last = int(files[-2][0][1].timestamp()) // 60 * 60  # this window may have ended, too
     for kind, rows in expected(files).items():
         with sqlite3.connect(database(tmp_path, kind)) as connection:
@@ -94,14 +95,3 @@ def test_stateful_rows_arrive_once_under_two_kills(tmp_path: Path, counted: Coun
         counted(
             Row(f"stateful: {kind}", pyspark.__version__, faults, rows.total(), current.total())
         )
-
-
-def start(folder: Path, number: int) -> Driver:
-    """Start the application."""
-    return Driver(
-        ["-m", "tests.deploy.stateful_app", str(folder)],
-        folder / f"output-{number}",
-        {"PYTHONPATH": f"{ROOT}:{ROOT / 'examples'}"},
-        folder=ROOT,
-        patience_s=500,
-    )

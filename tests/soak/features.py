@@ -7,7 +7,6 @@ an epoch column. The table gets a new column while the query runs.
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import signal
@@ -30,6 +29,7 @@ from tests.soak.cells import (
 )
 from tests.soak.changes import MOST_LIFE_S, Changes
 from tests.soak.features_app import GROWTH, TABLE
+from tests.spark.application import Application
 from tests.spark.remains import processes
 from wal_sink.demo.cassandra import EmbeddedCassandra
 from wal_sink.demo.local_spark import Driver
@@ -72,12 +72,18 @@ class FeaturesSoak:
     def __init__(
         self, folder: Path, seed: int, say: Callable[[str], None] = lambda _: None
     ) -> None:
-        self._folder = folder
         self._checkpoint = folder / "checkpoint"
         self._random = random.Random(seed)
         self._say = say
         self._feed = Changes(folder / "source", seed)
         self._node = EmbeddedCassandra(folder / "cassandra")
+        config = {
+            "source": str(folder / "source"),
+            "checkpoint": str(self._checkpoint),
+            "port": self._node.port,
+            "keyspace": KEYSPACE,
+        }
+        self._application = Application(folder, "tests.soak.features_app", config)
         self._starts = 0
         self._grown = False
 
@@ -126,24 +132,7 @@ class FeaturesSoak:
         :param last: True to run it to the end of its source.
         """
         self._starts += 1
-        config = self._folder / f"config-{self._starts}.json"
-        config.write_text(
-            json.dumps(
-                {
-                    "source": str(self._folder / "source"),
-                    "checkpoint": str(self._checkpoint),
-                    "port": self._node.port,
-                    "keyspace": KEYSPACE,
-                    "last": last,
-                    "grown": self._grown,
-                }
-            )
-        )
-        return Driver(
-            ["-m", "tests.soak.features_app", str(config)],
-            self._folder / f"output-{self._starts}",
-            folder=Path(__file__).parents[2],
-        )
+        return self._application.start(last=last, grown=self._grown)
 
     def _read_the_rest(self) -> None:
         """Run the application to the end of its source, which may be hundreds of files."""

@@ -46,7 +46,7 @@ def main(config: dict[str, Any]) -> None:
         .repartition(2)
         .withColumn("attempt", functions.lit(uuid.uuid4().hex))
     )
-    rows = changes if config.get("grown") else changes.drop("tag")
+    rows = changes if config["grown"] else changes.drop("tag")
     trigger = {"availableNow": True} if config["last"] else {"processingTime": "200 milliseconds"}
     with wal_sink.register(spark, drain_timeout=300):
         writer = wal_sink.batch_writer(

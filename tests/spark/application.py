@@ -20,10 +20,14 @@ class Application:
 
     :param folder: for its configuration, its markers and its output.
     :param module: the program. Its argument is the file of its configuration.
+    :param patience_s: the timeout of each wait for the application, in seconds.
     """
 
-    def __init__(self, folder: Path, module: str, config: Mapping[str, Any]) -> None:
+    def __init__(
+        self, folder: Path, module: str, config: Mapping[str, Any], patience_s: float = 240.0
+    ) -> None:
         self.folder, self._module, self._config = folder, module, config
+        self._patience_s = patience_s
         self._starts = itertools.count()
 
     def pause(self, table: str, point: Point, epoch: int) -> Pause:
@@ -46,6 +50,7 @@ class Application:
             self.folder / f"output-{number}",
             {PAUSES: pauses(*where), "PYTHONPATH": path},
             folder=ROOT,
+            patience_s=self._patience_s,
         )
 
     def die(
