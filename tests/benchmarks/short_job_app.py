@@ -1,7 +1,7 @@
 """A Spark application with one short job: `python -m tests.benchmarks.short_job_app CONFIG` prints its cost.
 
-The imports of a sink count as a part of the job. The counting sink is defined in this module, which runs as
-a script, so that the workers get it by value and import nothing of this repository.
+The imports of a sink count as a part of the job. Spark sends the counting sink by value, so that its workers
+import nothing of this repository.
 """
 
 from __future__ import annotations
@@ -9,19 +9,17 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import msgspec
+from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
-from pyspark.sql.types import StructType
 
 from tests.benchmarks import cpu
+from tests.benchmarks.contenders import counting as counting_sink
 from tests.benchmarks.contenders.send_rows import send_rows
 from wal_sink.demo.local_spark import local_session
 
@@ -64,42 +62,11 @@ class Taken(msgspec.Struct, frozen=True):
         )
 
 
-@dataclass
-class Counted(WriterCommitMessage):
-    """The number of rows of a task."""
-
-    rows: int
-
-
-class CountingWriter(DataSourceStreamArrowWriter):
-    """Counts the rows of Arrow batches."""
-
-    def write(self, iterator: Iterator[Any]) -> Counted:
-        """Count the rows of a partition."""
-        return Counted(sum(batch.num_rows for batch in iterator))
-
-    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Do nothing."""
-
-    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Do nothing."""
-
-
-class CountingSource(DataSource):
-    """The format of the counting sink."""
-
-    @classmethod
-    def name(cls) -> str:
-        return "counting"
-
-    def streamWriter(self, schema: StructType, overwrite: bool) -> CountingWriter:  # noqa: N802
-        return CountingWriter()
-
-
 def counting(spark: SparkSession, writer: DataStreamWriter, _config: Config) -> None:
     """Run the job with a sink that only counts, which is the minimum of a Python sink."""
-    spark.dataSource.register(CountingSource)
-    _to_the_end(writer.format("counting").start())
+    cloudpickle.register_pickle_by_value(counting_sink)
+    spark.dataSource.register(counting_sink.CountingSource)
+    _to_the_end(writer.format(counting_sink.FORMAT).start())
 
 
 def for_each_batch(_spark: SparkSession, writer: DataStreamWriter, config: Config) -> None:

@@ -13,7 +13,7 @@ from pyspark.sql.types import StructType
 
 from tests.benchmarks.contenders.contender import Contender
 
-_FORMAT = "wal_sink_bench_counting"
+FORMAT = "wal_sink_bench_counting"
 
 
 @dataclass
@@ -41,7 +41,7 @@ class CountingSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        return _FORMAT
+        return FORMAT
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> CountingWriter:  # noqa: N802
         return CountingWriter()
@@ -50,7 +50,7 @@ class CountingSource(DataSource):
 def writer(rows: DataFrame, _table: object = None) -> DataStreamWriter:
     """Return a writer that counts."""
     rows.sparkSession.dataSource.register(CountingSource)
-    return rows.writeStream.format(_FORMAT)
+    return rows.writeStream.format(FORMAT)
 
 
 COUNTING = Contender("counts only", writer, writes=False)
