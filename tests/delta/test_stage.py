@@ -24,30 +24,20 @@ def partitioned(tmp_path: Path) -> Query:
     return Query(path)
 
 
-def test_full_memory_becomes_a_file(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(staged_files, "MOST_WAITING_BYTES", 1)
-    plan = query.plan()
-    current = row_of(query.session)
-    for n in range(4):
-        query.session.write(plan, query.slice(batch([("a", 2 * n), ("b", 2 * n + 1)]), plan))
-    receipts = query.session.drain()
-    assert len(receipts) == 4
-    assert finish(query.session, current, following(current), receipts) is Outcome.APPLIED
-    assert sorted(row["v"] for row in table_of(query.path)) == [*range(8)]
-
-
-def test_memory_of_small_batches_is_bounded(
+def test_full_memory_of_small_batches_becomes_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A batch takes memory beside its values."""
+    monkeypatch.setattr(staged_files, "MOST_WAITING_BYTES", 100_000)
     query = partitioned(tmp_path)
     plan = query.plan()
-    monkeypatch.setattr(staged_files, "MOST_WAITING_BYTES", 100_000)
+    current = row_of(query.session)
     for n in range(40):
         query.session.write(plan, query.slice(batch([("a", n), ("b", n)]), plan))
     assert files(query)
-    query.session.close()
-    assert not files(query)
+    receipts = query.session.drain()
+    assert finish(query.session, current, following(current), receipts) is Outcome.APPLIED
+    assert sorted(row["v"] for row in table_of(query.path)) == sorted([*range(40)] * 2)
 
 
 def test_close_deletes_files_without_a_receipt(tmp_path: Path) -> None:

@@ -29,7 +29,6 @@ from tests.iceberg.conftest import (
 from tests.support.power_loss import Power
 from wal_sink.errors import SchemaMismatch, TargetUnavailable
 from wal_sink.model.ledger import Outcome
-from wal_sink.targets import staged_files
 from wal_sink.targets.iceberg.table import tag
 from wal_sink.testing.contracts.ledger import create
 from wal_sink.testing.faults import Crash
@@ -112,7 +111,7 @@ def test_commit_overtaken_by_another_is_repeated(
 
 
 @pytest.mark.parametrize("landed", [False, True])
-def test_lost_answer_is_unknown(
+def test_commit_whose_answer_is_lost_is_unknown(
     options: dict[str, str], running: Query, monkeypatch: pytest.MonkeyPatch, *, landed: bool
 ) -> None:
     """The ledger row then shows whether the commit took effect."""
@@ -156,21 +155,6 @@ def test_files_named_by_a_catalog_survive_a_power_loss(
     assert values(options) == [1]
 
 
-def test_staged_file_lost_before_its_sync_is_staged_again(
-    tmp_path: Path, options: dict[str, str], running: Query, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The error may pass, so the flusher tries again and `await_flushed` waits."""
-    monkeypatch.setattr(staged_files, "MOST_WAITING_BYTES", 1)
-    running.write([row(1)])
-    (staged,) = tmp_path.rglob("*.parquet")
-    staged.unlink()
-    with pytest.raises(TargetUnavailable, match=r"is gone.*\n.*remove_orphan_files"):
-        running.session.drain()
-    running.session = running.connect()
-    assert running.commit(running.stage([row(1)])) is Outcome.APPLIED
-    assert values(options) == [1]
-
-
 def test_old_metadata_deleted_after_a_commit_is_ignored(
     options: dict[str, str], running: Query, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -210,7 +194,7 @@ def test_manifest_deleted_before_the_commit_stops_it(
     assert values(options) == [1]
 
 
-def test_catalog_that_always_conflicts_is_unknown(
+def test_commit_that_always_conflicts_is_unknown(
     options: dict[str, str], running: Query, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One of the requests may have taken effect, so the staged files stay."""
@@ -379,7 +363,7 @@ def test_catalog_refuses_a_commit_from_an_old_row(options: dict[str, str], runni
             looked.commit(other._tag, 77, current.row, [], "")
 
 
-def test_rows_before_an_expired_snapshot_are_not_gone(
+def test_ledger_row_survives_expiry_of_its_rows_snapshot(
     options: dict[str, str], running: Query
 ) -> None:
     """No snapshot shows whether the table still has them."""

@@ -87,7 +87,7 @@ def test_text_without_bounds_hides_no_row(tmp_path: Path) -> None:
         assert len(table.scan(row_filter=EqualTo("text", text)).to_arrow()) == 1, text[:20]
 
 
-def test_null_in_a_required_part_is_refused(tmp_path: Path) -> None:
+def test_null_in_a_required_nested_field_is_refused(tmp_path: Path) -> None:
     """A null struct is accepted, since it has no such part."""
     number = NestedField(2, "n", IntegerType(), required=True)
     points = ListType(
@@ -122,7 +122,7 @@ PARTITIONS: list[tuple[str, Any]] = [
 
 
 @pytest.mark.parametrize(("name", "by"), PARTITIONS, ids=str)
-def test_partition_has_its_rows(tmp_path: Path, name: str, by: Any) -> None:
+def test_partition_holds_the_rows_of_its_value(tmp_path: Path, name: str, by: Any) -> None:
     """Nulls have a partition of their own."""
     type_, values = VALUES[name]
     schema = pa.schema([(name, type_), ("other", pa.int64())])

@@ -21,14 +21,33 @@ from wal_sink.demo.kafka import Broker
 from wal_sink.model.ledger import LedgerRow
 from wal_sink.model.plan import Plan
 from wal_sink.options import parse
+from wal_sink.targets.base import RowSlice
 from wal_sink.targets.kafka import KafkaTarget
 from wal_sink.targets.kafka.options import KafkaOptions
+from wal_sink.testing.contracts.ledger import create
+from wal_sink.testing.contracts.rows import deliver
 
 
 def kafka_target(address: str, topic: str, **options: str) -> KafkaTarget:
     return KafkaTarget(
         parse({"kafka.bootstrap.servers": address, "topic": topic} | options, KafkaOptions)
     )
+
+
+def new_topic(kafka: Broker, partitions: int = 1, **settings: str) -> str:
+    """Create a topic. Settings have `_` in place of `.`."""
+    topic = f"t-{uuid.uuid4().hex}"
+    named = {name.replace("_", "."): value for name, value in settings.items()}
+    kafka.create_topic(topic, partitions, named)
+    return topic
+
+
+def send(target: KafkaTarget, plan: Plan, rows: pa.RecordBatch) -> None:
+    """Write rows as the first window of a new query."""
+    query_id = uuid.uuid4().hex
+    with target.connect(query_id) as session:
+        create(session, query_id)
+        deliver(session, plan, RowSlice(0, target.check(rows, plan), 0))
 
 
 def consumed(kafka: Broker, topics: list[str], count: int) -> list[Message]:
@@ -65,16 +84,10 @@ class TopicWorld(World):
     adds = True
 
     def __init__(self, broker: Broker) -> None:
-        name = uuid.uuid4().hex
         self._broker = broker
-        self.topic = f"t-{name}"
-        broker.create_topic(self.topic, partitions=2)
-        options = {
-            "topic": self.topic,
-            "kafka.bootstrap.servers": broker.address,
-        }
-        target = PairsTarget(parse(options, KafkaOptions))
-        super().__init__(*in_memory(), target)
+        self.topic = new_topic(broker, partitions=2)
+        options = kafka_target(broker.address, self.topic).options
+        super().__init__(*in_memory(), PairsTarget(options))
 
     def visible(self) -> list[tuple[str, int]]:
         """Read the topic as a consumer of committed records does."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import time
-import uuid
 from collections.abc import Callable
 
 import msgspec
@@ -12,7 +11,7 @@ import pytest
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
-from tests.kafka.conftest import TopicWorld, kafka_target
+from tests.kafka.conftest import TopicWorld, kafka_target, new_topic
 from tests.protocol import raw
 from wal_sink.demo.kafka import Broker
 from wal_sink.errors import TargetUnavailable
@@ -61,8 +60,7 @@ def test_dead_flusher_blocks_others_only_in_shared_ledger_topic(
 
     In a topic for several queries the error names the open transaction, which only its own query can end.
     """
-    topic = f"t-{uuid.uuid4().hex}"
-    kafka.create_topic(topic)
+    topic = new_topic(kafka)
     dead, alive = (f"{name}-{topic}" for name in ("dead", "alive"))
     own = kafka_target(kafka.address, topic)
     shared = kafka_target(kafka.address, topic, **{"kafka.ledgerTopic": f"ledger-{topic}"})
@@ -89,8 +87,7 @@ def test_dead_flusher_blocks_others_only_in_shared_ledger_topic(
 
 def test_ledger_topic_has_small_compacted_segments(kafka: Broker) -> None:
     """Kafka compacts only full segments."""
-    topic = f"t-{uuid.uuid4().hex}"
-    kafka.create_topic(topic)
+    topic = new_topic(kafka)
     made = kafka_target(kafka.address, topic)
     with made.connect(topic) as session:
         create(session, topic)
@@ -103,7 +100,7 @@ def test_ledger_topic_has_small_compacted_segments(kafka: Broker) -> None:
 
 
 @pytest.mark.test_all
-def test_ledger_stays_short() -> None:
+def test_ledger_topic_is_compacted_after_many_windows() -> None:
     """Kafka compacts it, so a session reads a bounded number of records after any number of windows."""
     with Broker({"log.cleaner.backoff.ms": 100}) as broker:
         broker.create_topic("t")
@@ -144,7 +141,7 @@ def test_second_flusher_fences_the_first(
     raw.complete(world, 1, "")
 
 
-def test_transaction_that_times_out_names_the_setting(
+def test_error_of_a_transaction_time_out_names_the_option(
     make_world: Callable[[], TopicWorld], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The brokers end the transaction, so its records do not count."""

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import Producer
 
-from tests.kafka.conftest import altered, consumed, kafka_target
+from tests.kafka.conftest import altered, consumed, kafka_target, new_topic, send
 from wal_sink.demo.kafka import Broker
 from wal_sink.errors import (
     InvalidRow,
@@ -32,9 +32,7 @@ HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
 @pytest.fixture
 def topic(kafka: Broker) -> str:
-    name = f"t-{uuid.uuid4().hex}"
-    kafka.create_topic(name, settings={"max.message.bytes": "1000"})
-    return name
+    return new_topic(kafka, max_message_bytes="1000")
 
 
 @pytest.mark.parametrize(
@@ -80,18 +78,13 @@ def test_unfit_option_is_refused(
 @pytest.mark.parametrize("largest", [500, 2_147_483_647])
 def test_limit_unknown_to_the_client_is_accepted(kafka: Broker, largest: int) -> None:
     """Librdkafka takes limits of 1,000 to 1,000,000,000 bytes. Topics may have others."""
-    topic = f"t-{uuid.uuid4().hex}"
-    kafka.create_topic(topic, settings={"max.message.bytes": str(largest)})
+    topic = new_topic(kafka, max_message_bytes=str(largest))
     made = kafka_target(kafka.address, topic)
-    plan = made.plan(RECORD, "key")
-    rows = made.check(pa.record_batch([["k"], ["v"]], RECORD), plan)
-    with made.connect(topic) as session:
-        create(session, topic)
-        deliver(session, plan, RowSlice(0, rows, 0))
+    send(made, made.plan(RECORD, "key"), pa.record_batch([["k"], ["v"]], RECORD))
     assert kafka.records(topic) == [(b"k", b"v")]
 
 
-def test_missing_broker_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_names_the_broker_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("wal_sink.targets.kafka.topics.TIMEOUT_S", 0.5)
     with pytest.raises(TargetUnavailable, match=r"Kafka at 127\.0\.0\.1:1 does not answer"):
         kafka_target("127.0.0.1:1", "t").plan(RECORD, "key")
@@ -114,7 +107,6 @@ def test_compacted_topic_takes_no_record_without_a_key(kafka: Broker, topic: str
     made = kafka_target(kafka.address, topic)
     plan = made.plan(RECORD, "key")
     no_key = pa.schema([("value", pa.string())])
-    keyed = made.check(pa.record_batch([["k"], ["v"]], RECORD), plan)
     unkeyed = made.check(pa.record_batch([pa.array([None], pa.string()), ["v"]], RECORD), plan)
     altered(kafka, topic, "cleanup.policy", "compact")
     with pytest.raises(SchemaMismatch, match=r"key: the topic .* is compacted"):
@@ -128,9 +120,7 @@ def test_compacted_topic_takes_no_record_without_a_key(kafka: Broker, topic: str
             TargetRefused, match=f"The topic {topic} refuses the record with key=None"
         ):
             deliver(session, plan, RowSlice(0, unkeyed, BASE_US))
-    with made.connect(f"other-{topic}") as session:
-        create(session, f"other-{topic}")
-        deliver(session, plan, RowSlice(0, keyed, 0))
+    send(made, plan, pa.record_batch([["k"], ["v"]], RECORD))
     assert kafka.records(topic) == [(b"k", b"v")]
 
 
@@ -162,8 +152,8 @@ def test_key_chooses_the_partition_by_its_hash(kafka: Broker, partitioner: str) 
         b"lkjh234lh9fiuh90y23oiuhsafujhadof229phr9h19h89h8": -58897971,
         b"abc": 479470107,
     }
-    count, topic = 97, f"t-{uuid.uuid4().hex}"
-    kafka.create_topic(topic, partitions=count)
+    count = 97
+    topic = new_topic(kafka, partitions=count)
     made = kafka_target(kafka.address, topic, **{"kafka.partitioner": partitioner})
     producer = Producer({**made.options.client, **made.options.producer})
     partitions: dict[bytes, int] = {}
@@ -193,29 +183,17 @@ def test_records_for_another_topic_stop_the_flush(kafka: Broker, topic: str) -> 
 
 def test_headers_partitions_and_nulls_arrive(kafka: Broker) -> None:
     """Spark's own sink would write the same records."""
-    topic = f"t-{uuid.uuid4().hex}"
-    kafka.create_topic(topic, partitions=3)
+    topic = new_topic(kafka, partitions=3)
     made = kafka_target(kafka.address, topic)
-    columns = {
-        "key": pa.binary(),
-        "value": pa.string(),
-        "headers": HEADERS,
-        "partition": pa.int32(),
-    }
-    schema = pa.schema(list(columns.items()))
-    plan = made.plan(schema, "key")
+    schema = pa.schema(
+        {"key": pa.binary(), "value": pa.string(), "headers": HEADERS, "partition": pa.int32()}
+    )
     rows = [
         {"key": b"a", "value": "é", "headers": [{"key": "h", "value": b"1"}], "partition": 2},
         {"key": None, "value": "no key", "headers": None, "partition": 1},
         {"key": b"gone", "value": None, "headers": [{"key": "n", "value": None}], "partition": 1},
     ]
-    with made.connect(uuid.uuid4().hex) as session:
-        create(session, uuid.uuid4().hex)
-        deliver(
-            session,
-            plan,
-            RowSlice(0, made.check(pa.RecordBatch.from_pylist(rows, schema), plan), 0),
-        )
+    send(made, made.plan(schema, "key"), pa.RecordBatch.from_pylist(rows, schema))
     current = {
         (m.partition(), m.key(), m.value(), str(m.headers())) for m in consumed(kafka, [topic], 3)
     }
@@ -227,7 +205,7 @@ def test_headers_partitions_and_nulls_arrive(kafka: Broker) -> None:
 
 
 @pytest.mark.test_all
-def test_broker_with_a_dash_before_its_id_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_broker_whose_id_begins_with_a_dash_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     """One random id of 64 begins with a dash, which Kafka's tool reads as an option."""
     monkeypatch.setattr(uuid, "uuid4", lambda: uuid.UUID(bytes=b"\xfb" + bytes(15)))
     with Broker() as broker:
@@ -250,7 +228,7 @@ def routed(**row: object) -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist([{"key": "k", "value": "v", **row}], ROUTED)
 
 
-def test_rows_name_their_topic_and_timestamp(kafka: Broker) -> None:
+def test_rows_are_written_to_the_topic_they_name(kafka: Broker) -> None:
     """One transaction has rows for both topics. A row is checked by the limits of its topic."""
     topics = [f"{name}-{uuid.uuid4().hex}" for name in ("orders", "returns")]
     kafka.create_topic(topics[0], partitions=3, settings={"cleanup.policy": "compact"})
@@ -261,9 +239,7 @@ def test_rows_name_their_topic_and_timestamp(kafka: Broker) -> None:
     first = routed(topic=topics[0], timestamp=ms * 1000 + 999, value="x" * 2000, partition=2)
     rows = pa.concat_batches([first, routed(topic=topics[1], timestamp=None, key=None)])
     began_ms = time.time_ns() // 1_000_000
-    with made.connect(uuid.uuid4().hex) as session:
-        create(session, uuid.uuid4().hex)
-        deliver(session, plan, RowSlice(0, made.check(rows, plan), 0))
+    send(made, plan, rows)
     assert kafka.records(topics[0]) == [(b"k", b"x" * 2000)]
     assert kafka.records(topics[1]) == [(None, b"v")]
     times = {record.topic(): record.timestamp()[1] for record in consumed(kafka, topics, 2)}
