@@ -128,7 +128,7 @@ def test_files_of_a_failed_commit_stay(
     assert table_of(query.path) == [{"k": "a", "v": 1}]
 
 
-def test_commit_repeated_before_another_is_unknown(
+def test_repeated_commit_followed_by_another_is_unknown(
     query: Query, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another flusher has changed the row since, so the staged files stay and count once."""
@@ -191,7 +191,7 @@ def test_table_replaced_under_a_window_gets_no_rows(
     assert table_of(query.path) == []
 
 
-def test_missing_ledger_file_is_corrupt_log(query: Query) -> None:
+def test_missing_ledger_file_raises_corrupt_log(query: Query) -> None:
     shutil.rmtree(Path(query.path) / "_wal_sink")
     with pytest.raises(CorruptLog, match="_wal_sink"):
         query.connect().read()

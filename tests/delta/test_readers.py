@@ -150,7 +150,7 @@ READERS: list[Count] = [count_dataset, count_datafusion, count_polars, count_duc
         max_size=3,
     )
 )
-def test_filter_finds_its_rows(count: Count, rows: list[dict[str, Any]]) -> None:
+def test_filter_of_each_reader_finds_all_rows(count: Count, rows: list[dict[str, Any]]) -> None:
     """NaN is left out, since it equals nothing in some readers."""
     with tempfile.TemporaryDirectory() as folder:
         DeltaTable.create(folder, ROWS)

@@ -32,13 +32,13 @@ def options(storage: dict[str, str]) -> dict[str, str]:
     return {"delta.storageOptions": json.dumps(storage)}
 
 
-def test_missing_bucket_is_no_outage(storage: dict[str, str]) -> None:
+def test_missing_bucket_raises_option_error(storage: dict[str, str]) -> None:
     with pytest.raises(OptionError, match="NoSuchBucket"):
         delta_target("s3://nowhere/t", **options(storage)).plan(SCHEMA, "key")
 
 
 @pytest.mark.parametrize("path", ["access_denied/t", "Forbidden", "AccessDenied/t=Forbidden"])
-def test_store_that_does_not_answer_is_an_outage(storage: dict[str, str], path: str) -> None:
+def test_store_that_does_not_answer_raises_unavailable(storage: dict[str, str], path: str) -> None:
     """delta-rs quotes the address in its error, so the table's name may look like a refusal."""
     unreachable = storage | {"AWS_ENDPOINT_URL": "http://127.0.0.1:9", "max_retries": "0"}
     with pytest.raises(TargetUnavailable, match=path):

@@ -86,7 +86,7 @@ def test_column_that_delta_cannot_hold_is_not_added(tmp_path: Path, type_: pa.Da
         ),
     ],
 )
-def test_columns_that_do_not_fit_are_named(
+def test_error_names_columns_that_do_not_fit(
     query: Query, columns: list[tuple[str, pa.DataType]], says: str, remedy: str
 ) -> None:
     with pytest.raises(SchemaMismatch, match=f"(?s){says}.*{remedy}"):
@@ -147,7 +147,7 @@ def test_computed_column_is_refused(tmp_path: Path, says: str, metadata: dict[st
 
 
 @pytest.mark.parametrize("feature", sorted(_KNOWN_FEATURES))
-def test_feature_is_known_if_a_commit_succeeds(tmp_path: Path, feature: str) -> None:
+def test_table_with_a_known_feature_takes_a_commit(tmp_path: Path, feature: str) -> None:
     query = Query(with_protocol(tmp_path / "t", 7, [feature]))
     query.add(batch([("a", 1)]))
     rows = QueryBuilder().register("t", DeltaTable(query.path)).execute("SELECT * FROM t")
@@ -284,7 +284,7 @@ def test_unfit_option_is_refused(tmp_path: Path, options: dict[str, str], error:
         "hdfs://me:Geheim@host:9000/t",
     ],
 )
-def test_keys_in_the_path_are_refused_unrepeated(path: str) -> None:
+def test_secret_in_the_path_is_refused_and_not_shown(path: str) -> None:
     with pytest.raises(OptionError, match=r"delta\.storageOptions or in the environment") as caught:
         delta_target(path)
     assert "Geheim" not in str(caught.value)
@@ -300,5 +300,5 @@ def test_keys_in_the_path_are_refused_unrepeated(path: str) -> None:
         "hdfs://host:9000/t",
     ],
 )
-def test_path_without_keys_is_accepted(path: str) -> None:
+def test_path_without_a_secret_is_accepted(path: str) -> None:
     assert delta_target(path).writes_to == path

@@ -143,7 +143,7 @@ def test_rows_published_for_other_options_stop_the_flush(
         after.session.write(plan, rows)
 
 
-def test_added_and_merged_rows_share_no_window(tmp_path: Path) -> None:
+def test_added_and_merged_rows_are_in_different_windows(tmp_path: Path) -> None:
     """A MERGE does not find rows of its own commit, so a key could be there twice."""
     path = str(tmp_path / "t")
     DeltaTable.create(path, SCHEMA)
@@ -233,7 +233,7 @@ def at(*rows: tuple[str, int, int | None]) -> pa.RecordBatch:
     return pa.record_batch(columns, schema=TIMED)
 
 
-def test_row_with_the_later_time_stays(tmp_path: Path) -> None:
+def test_upsert_keeps_the_row_with_the_later_time(tmp_path: Path) -> None:
     """Of equal times the later row of the log stays. A row of the table without a time is the earliest."""
     path = str(tmp_path / "t")
     DeltaTable.create(path, TIMED)
@@ -307,7 +307,7 @@ def test_unfit_dataframe_changes_no_table(tmp_path: Path) -> None:
     assert not DeltaTable.is_deltatable(str(tmp_path / "made"))
 
 
-def test_delete_needs_its_key_alone(tmp_path: Path) -> None:
+def test_delete_needs_only_the_key(tmp_path: Path) -> None:
     """A delete has a null in a column that takes none."""
     schema = pa.schema([("op", pa.string()), ("k", pa.string()), ("v", pa.int64())])
     table = pa.schema([("k", pa.string()), pa.field("v", pa.int64(), nullable=False)])

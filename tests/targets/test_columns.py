@@ -65,7 +65,7 @@ def test_error_has_a_line_for_each_difference() -> None:
     ]
 
 
-def test_misfit_type_is_named_in_terms_of_spark() -> None:
+def test_error_names_an_unfit_type_as_spark_does() -> None:
     schema = pa.schema([("name", pa.string()), ("Id", pa.decimal128(9, 2))])
     with pytest.raises(
         SchemaMismatch, match=r"Id: .* is INT, the DataFrame's decimal\(9,2\)\. Cast"
@@ -135,7 +135,9 @@ def test_error_names_all_changes_of_a_table() -> None:
         ),
     ],
 )
-def test_expression_for_raw_records_is_shown_once(names: tuple[str, ...], lines: list[str]) -> None:
+def test_kafka_error_shows_the_value_expression_once(
+    names: tuple[str, ...], lines: list[str]
+) -> None:
     """Kafka has no table. One expression puts all columns into the value."""
     with pytest.raises(SchemaMismatch) as caught:
         agreed_columns(pa.schema([(name, pa.int64()) for name in names]), {})

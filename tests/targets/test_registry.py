@@ -32,7 +32,9 @@ def test_target_is_found_by_name_or_class() -> None:
     assert target_type("wal_sink.targets.cassandra:CassandraTarget") is CassandraTarget
 
 
-def test_distribution_adds_a_target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_target_of_an_installed_distribution_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The metadata of a distribution on the path has an entry point."""
     (tmp_path / "far_away.py").write_text(
         "from wal_sink.targets.cassandra import CassandraTarget\n"
@@ -77,7 +79,7 @@ def test_unfit_target_is_refused_with_a_remedy(name: str, says: str) -> None:
     assert refused.value.remedy
 
 
-def test_author_imports_one_package() -> None:
+def test_package_exports_all_names_of_its_documentation() -> None:
     """The package exports the names of `docs/targets.md`."""
     assert {name for name in targets.__all__ if getattr(targets, name) is None} == set()
     assert dir(targets) == sorted(targets.__all__)

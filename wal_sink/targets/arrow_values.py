@@ -10,7 +10,7 @@ import datetime
 import decimal
 import struct
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -280,16 +280,9 @@ DECIMAL_ONCE = r"\A(0|-?([1-9][0-9]*|(0|[1-9][0-9]*)\.[0-9]*[1-9]))\z"
 one text."""
 
 
-class Scaled(NamedTuple):
-    """The number `unscaled` · 10^-`scale`."""
-
-    unscaled: int
-    scale: int
-
-
-def scaled(text: str) -> Scaled:
-    """Parse a text that matches `DECIMAL`, as Java's BigDecimal does: "1.50" has the scale 2."""
+def scaled(text: str) -> tuple[int, int]:
+    """Parse a text that matches `DECIMAL`, as Java's BigDecimal does: "1.50" is 150 with the scale 2."""
     sign, digits, exponent = decimal.Decimal(text).as_tuple()
     assert isinstance(exponent, int), "neither infinite nor NaN"
     unscaled = int("".join(map(str, digits)))
-    return Scaled(-unscaled if sign else unscaled, -exponent)
+    return (-unscaled if sign else unscaled), -exponent

@@ -282,7 +282,7 @@ class Target(ABC):
     def check(self, batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
         """Cast `batch` to the columns that `write` takes, without a connection.
 
-        The texts of `batch` are UTF-8 at any depth: `refuse_invalid_utf8` has refused others.
+        All texts of `batch` are valid UTF-8, since `refuse_invalid_utf8` has checked them.
 
         :raises InvalidRow: the target would refuse a row. The error names the column and a remedy.
         """

@@ -169,7 +169,7 @@ class OperationOptions(TableOptions, frozen=True, kw_only=True):
         return read_words(self.operation_column, self.operations)
 
     def refuse_without_key(self, option: str, mode: str) -> None:
-        """Refuse option operations if it is malformed, and options of this class in mode append.
+        """Check the options about deletes and unavailable cells, which need the mode upsert.
 
         :param option: the option that sets `mode`.
         :param mode: append or upsert.

@@ -86,8 +86,8 @@ def agree(options: DeltaOptions, schema: pa.Schema, key: str, *, changes: bool) 
     table = Table(path, storage, Files(path, storage))
     refuse_unfit(table, replaces=bool(options.keys))
     types, new = table.types, pa.schema([])
-    if options.merge_schema and not table.maps_columns:
-        # delta-rs adds no column to a table that maps columns. There the error has Spark's statement.
+    if options.merge_schema and table.properties.get(_MAPPING, "none") == "none":
+        # delta-rs adds no column to a table with column mapping. Then the error has Spark's statement.
         names = {name.lower() for name in types.names}  # Delta ignores the case of names
         new = _new_columns([field for field in written if field.name.lower() not in names])
     planned = _plan(options, schema, key, pa.schema([*types, *new]), table.partitioned_by)
@@ -207,6 +207,7 @@ def _statement(path: str, schema: pa.Schema, layout: Layout, properties: dict[st
 
 # --- tables that cannot be written -----------------------------------------------------------------
 
+_MAPPING = "delta.columnMapping.mode"
 _APPEND_ONLY = "delta.appendOnly"
 _TRANSACTION_RETENTION = "delta.setTransactionRetentionDuration"
 _BOUNDED, _MOST_BOUNDED = "delta.dataSkippingStatsColumns", "delta.dataSkippingNumIndexedCols"
@@ -218,7 +219,7 @@ _KNOWN_FEATURES = {
 }
 """The table features with which delta-rs commits. Either a feature requires nothing of a writer that appends
 files, or a column or property of the table shows what it requires. The test
-`test_feature_is_known_if_a_commit_succeeds` commits to a table with each feature."""
+`test_table_with_a_known_feature_takes_a_commit` commits to a table with each feature."""
 
 _DROPPED = ("rowTracking", "inCommitTimestamp", "materializePartitionColumns", "domainMetadata")
 """The features for which the remedy is DROP FEATURE, in the order in which Spark can drop them. Spark drops

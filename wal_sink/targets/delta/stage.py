@@ -44,7 +44,7 @@ class DeltaStage(Stage):
     def _staged(self, rows: RowSlice) -> pa.RecordBatch:
         if not self._merged:
             return rows.batch
-        return in_order(rows, self._plan.operation, keyed=bool(key_of(self._plan)))
+        return _with_order(rows, self._plan.operation, keyed=bool(key_of(self._plan)))
 
     def _write(self, rows: pa.Table) -> Iterator[Receipt]:
         names = () if self._merged else self._plan.details[PARTITIONS]
@@ -71,8 +71,8 @@ class DeltaStage(Stage):
 def _action(path: str, size: int, partition: dict[str, str | None], rows: int) -> AddAction:
     """Return the entry for a file in the table's log, with the number of rows as its only statistic.
 
-    A dataset of delta-rs skips files by the bounds in this entry. If only some columns have bounds, the
-    dataset finds no row by another column, such as a boolean or a column that was added later.
+    With bounds of some columns in this entry, a dataset of delta-rs would take every other column of the file
+    for empty, such as a boolean, and skip the file.
     """
     return AddAction(
         path=path,
@@ -99,7 +99,7 @@ ORDER, AFTER_DELETE = "wal_sink:us", "wal_sink:after delete"
 """Columns of staged rows: the write timestamp, and True after an earlier delete of the same key."""
 
 
-def in_order(rows: RowSlice, operation: str | None, *, keyed: bool) -> pa.RecordBatch:
+def _with_order(rows: RowSlice, operation: str | None, *, keyed: bool) -> pa.RecordBatch:
     """Replace the operation column by the columns `ORDER`, `MERGED` and `DELETED`.
 
     :param operation: the operation column. None if no row is a delete.

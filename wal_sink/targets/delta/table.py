@@ -32,9 +32,7 @@ from wal_sink.targets.delta.columns import is_absolute
 from wal_sink.targets.staged_files import kind_of_access, sync
 
 _FEATURES_OF_VERSION: dict[int, Collection[str]] = {6: ("identityColumns",)}
-"""Further features that a version of the protocol requires of writers. Newer versions name their features."""
-
-_MAPPING = "delta.columnMapping.mode"
+"""By version of Delta's protocol, the features that it requires of writers. Version 7 lists them."""
 
 _UNWRITTEN = re.compile(r'VariantType|PrimitiveType\("void"\)')
 """The types that wal_sink does not write, in delta-rs' words."""
@@ -162,7 +160,7 @@ class Table:
             self.commit([], transactions, reason)
 
     def known_keys(self, rows: pa.Table, keys: Sequence[str]) -> set[tuple[object, ...]]:
-        """Return the keys that the table has. Among the keys that `rows` lacks, some are left out."""
+        """Return the keys of the table whose first column has a value of `rows`."""
         listed = ", ".join(map(quote, keys))
         query = QueryBuilder().register("t", self._table).execute(f"SELECT {listed} FROM t")  # noqa: S608
         matches = set[tuple[object, ...]]()
@@ -213,11 +211,6 @@ class Table:
         if protocol.writer_features is not None:
             return list(protocol.writer_features)
         return _FEATURES_OF_VERSION.get(protocol.min_writer_version, ())
-
-    @property
-    def maps_columns(self) -> bool:
-        """True if columns have other names in files than in the schema (Delta's column mapping)."""
-        return self.properties.get(_MAPPING, "none") != "none"
 
     @property
     def partitioned_by(self) -> list[str]:

@@ -108,9 +108,9 @@ def agree(options: IcebergOptions, schema: pa.Schema, key: str, *, changes: bool
 
 
 def refuse_unfit(table: Table, options: IcebergOptions) -> None:
-    """Check that files of the table can be written, and that the table can keep a ledger.
+    """Check that pyiceberg can write files of the table.
 
-    :raises SchemaMismatch: names the reason, and a remedy.
+    :raises SchemaMismatch: the table cannot be written. The error names a reason and a remedy.
     """
     _refuse(_about_properties(table, options), options)
     _refuse(_about_shape(table.schema(), table.spec(), table.sort_order()), options)

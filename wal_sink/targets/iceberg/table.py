@@ -152,7 +152,7 @@ class IcebergTable:
     # --- the ledger row ---------------------------------------------------------------------------
 
     def row(self, tag: str) -> RowVersion:
-        """Return the ledger row of a tag. None in it if the table no longer has the rows that the row counts.
+        """Return the version of a tag's ledger row. The row is None if the table has lost the rows it counts.
 
         :raises CorruptLog: this version of wal_sink cannot read the row.
         """

@@ -222,7 +222,7 @@ _FAULTS: Mapping[str, Callable[[pa.Array, _Topics], Iterator[_Fault]]] = {
 
 
 def _sizes(checked: pa.RecordBatch) -> pa.Array:
-    """Return at least as many bytes for each record as its topic counts."""
+    """Return an upper bound of each record's size in bytes, as its topic counts it."""
     size = pa.repeat(pa.scalar(_OVERHEAD, pa.int64()), checked.num_rows)
     for name in ("key", "value"):
         if name in checked.schema.names:
