@@ -105,7 +105,7 @@ def test_loop_of_an_ended_query_outlives_an_outage(world: World, make_loop: Make
     assert world.table() == {"a": 1}
 
 
-def test_query_that_never_published_ends_too(world: World, make_loop: MakeLoop) -> None:
+def test_loop_of_a_query_that_never_published_ends(world: World, make_loop: MakeLoop) -> None:
     world.run()
     played = make_loop().start()
     played.loop.end()
@@ -113,7 +113,7 @@ def test_query_that_never_published_ends_too(world: World, make_loop: MakeLoop) 
     assert "connect" not in played.faults.operations
 
 
-def test_stopped_loop_lets_another_flusher_go_on(world: World, make_loop: MakeLoop) -> None:
+def test_stopped_loop_lets_another_flusher_continue(world: World, make_loop: MakeLoop) -> None:
     world.run().batches(*([(f"k{epoch}", epoch)] for epoch in range(50)))
     played = make_loop().start()
     until(lambda: played.is_flushed(0))

@@ -119,7 +119,7 @@ def halt_in_the_next_try(played: PlayedLoop, outage: Outage) -> None:
     until(lambda: outage.failures >= 2)
 
 
-def test_loop_that_rests_after_failures_can_be_hurried(
+def test_loop_that_pauses_after_failures_can_be_hurried(
     world: World, failed_write: tuple[PlayedLoop, Outage]
 ) -> None:
     played, outage = failed_write

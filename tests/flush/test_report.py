@@ -172,7 +172,7 @@ def test_command_reports_only_beside_a_silent_flusher(store: LogStore) -> None:
     assert last.flusher == this_process()
 
 
-def test_end_does_not_hide_another_flusher(store: LogStore) -> None:
+def test_ended_flusher_keeps_the_report_of_another(store: LogStore) -> None:
     own = Reporter(store, TARGET, Clock())
     own.report("starting", None)
     store.replace(PATH, report().to_json())

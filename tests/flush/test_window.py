@@ -101,7 +101,7 @@ def test_no_task_gets_a_tiny_share() -> None:
     assert len(share_out(window((10**6, 33 * MIB)), above_bytes=32 * MIB, slots=500)) == 8
 
 
-def test_segment_has_few_readers() -> None:
+def test_segment_is_read_by_at_most_eight_tasks() -> None:
     shares = share_out(window((10**7, 4096 * MIB)), above_bytes=32 * MIB, slots=500)
     assert len(shares) == MOST_READERS
     assert len(share_out(window((1, MIB)), above_bytes=0, slots=9)) == 0, "one row is one share"

@@ -207,7 +207,7 @@ def test_rate_holds_across_slices_and_epochs() -> None:
     assert clock.longest <= 0.25
 
 
-def test_no_row_is_lost_and_each_keeps_its_timestamp() -> None:
+def test_paced_rows_are_complete_with_their_timestamps() -> None:
     for rate in (1, 7, 1_000):
         clock = Clock()
         got = passed(RateLimit(rate, clock, clock.sleep), slices(30, 1, 40))
@@ -220,12 +220,12 @@ def values(rows: RowSlice) -> list[int]:
     return rows.batch.column("id").to_pylist()  # type: ignore[no-any-return]
 
 
-def test_tasks_keep_the_whole_rate_together() -> None:
+def test_rate_is_divided_among_all_tasks() -> None:
     assert rate_per_task(None, 3) is None
     assert [rate_per_task(rate, 3) for rate in (300, 301, 299, 3, 2)] == [100, 100, 99, 1, 1]
 
 
-def test_pause_is_not_made_up_for() -> None:
+def test_rate_after_a_pause_allows_no_burst() -> None:
     """A cluster that was away does not get a burst afterwards."""
     clock = Clock()
     pace = RateLimit(100, clock, clock.sleep)
@@ -236,7 +236,7 @@ def test_pause_is_not_made_up_for() -> None:
     assert clock.now - begin >= 0.75
 
 
-def test_unbounded_rate_neither_cuts_nor_delays() -> None:
+def test_rows_without_a_rate_are_not_cut() -> None:
     clock = Clock()
     assert passed(RateLimit(None, clock, clock.sleep), slices(10_000, 5)) == slices(10_000, 5)
     assert clock.now == 100
@@ -272,7 +272,7 @@ def refuse() -> Counted:
     raise AssertionError("there is a session to be had")
 
 
-def test_session_is_used_again() -> None:
+def test_session_is_reused_by_the_next_task() -> None:
     sessions = SessionPool()
     with sessions.session("a", 1, Counted) as first:
         pass

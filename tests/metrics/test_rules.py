@@ -74,7 +74,7 @@ def expressions(panel_or_board: Any) -> list[str]:
     ]
 
 
-def test_rules_name_what_is_exposed(names: set[str]) -> None:
+def test_alert_rules_use_only_exposed_metrics(names: set[str]) -> None:
     used = set().union(*(mentioned(rule["expr"]) for rule in rules()))
     assert used - names == set()
     assert TO_ALERT_ON - used == set()

@@ -48,7 +48,7 @@ def kind(name: str) -> Name[Any]:
     return store_type
 
 
-def test_every_kind_is_tested() -> None:
+def test_every_kind_of_path_is_tested() -> None:
     kinds = {name for name, value in vars(paths).items() if isinstance(value, Name)}
     assert kinds == {*KEYS, "_IN_SEGMENTS"}
 
@@ -149,7 +149,7 @@ def test_states_and_partitions_sort_within_their_padding(first: int, second: int
         assert (make(first) < make(second)) == (first < second)
 
 
-def test_plan_key_is_no_other_place() -> None:
+def test_plan_key_with_a_slash_is_refused() -> None:
     assert paths.is_plan_key("9f86d081884c7d659a2feaa0c55ad015")
     assert not any(map(paths.is_plan_key, ("", "../x", "a/b", "a.json", "é")))
 

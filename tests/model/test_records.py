@@ -121,7 +121,7 @@ def test_every_field_is_needed_and_has_its_type(name: str) -> None:
 
 
 @pytest.mark.parametrize("value", ["1", 1.5, None, True])
-def test_numbers_are_not_guessed_from_other_values(value: object) -> None:
+def test_texts_and_floats_are_not_read_as_integers(value: object) -> None:
     refused("manifest", changed("manifest", epoch=value))
 
 
@@ -190,7 +190,7 @@ def test_manifest_of_a_newer_format_is_refused() -> None:
     assert "upgrade" in caught.value.remedy
 
 
-def test_manifest_adds_up_its_segments() -> None:
+def test_manifest_sums_rows_and_bytes_of_its_segments() -> None:
     assert (MANIFEST.rows, MANIFEST.bytes) == (1_001, 66_270)
 
 

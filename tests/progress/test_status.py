@@ -349,7 +349,7 @@ def test_flusher_that_reports_is_waited_for(world: World, monkeypatch: pytest.Mo
         assert future.result(SECONDS).rows == 1
 
 
-def test_timeout_is_waited_for_without_a_flusher(
+def test_wait_with_a_timeout_needs_no_flusher(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A flusher may start within the timeout."""

@@ -88,7 +88,7 @@ def test_log_holds_the_budget_and_one_epoch(world: World) -> None:
         driver.publish(ONE)
 
 
-def test_full_log_fails_and_leaves_no_segments(world: World) -> None:
+def test_query_over_a_full_log_fails_without_segments(world: World) -> None:
     """Given a query that is started again and again, the disk does not fill."""
     Driver(world.run()).batch(ONE)
     for _ in range(3):
@@ -103,7 +103,7 @@ def test_full_log_fails_and_leaves_no_segments(world: World) -> None:
     assert world.flushed() == {"a": 1, "b": 3}
 
 
-def test_wait_ends_by_a_permanent_error(world: World) -> None:
+def test_wait_for_space_ends_by_a_permanent_error(world: World) -> None:
     driver = Driver(world.run())
     driver.batch(ONE)
 
@@ -124,7 +124,7 @@ def test_wait_ends_by_a_permanent_error(world: World) -> None:
     assert epochs_of_segments(world) == [0]
 
 
-def test_run_that_is_stopped_ends_its_wait(world: World) -> None:
+def test_stopped_run_ends_its_wait_for_space(world: World) -> None:
     """The flusher's report says that Spark was told to stop the run."""
     driver = Driver(world.run())
     driver.batch(ONE)
@@ -164,7 +164,7 @@ def test_attempts_of_dead_runs_do_not_fill_the_log(world: World) -> None:
         assert driver.pauses == 0
 
 
-def test_replay_waits_as_its_first_attempt_would(world: World) -> None:
+def test_replay_waits_for_space_as_its_first_attempt(world: World) -> None:
     """Only the epochs before it count."""
     driver = Driver(world.run(), 10**9)
     driver.batch(ONE)

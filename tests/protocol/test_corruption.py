@@ -141,7 +141,7 @@ def test_damaged_object_stops_the_flush_and_is_named(world: World, name: str) ->
 @pytest.mark.parametrize(
     "name", [name for name, damage in DAMAGES.items() if damage.remedy.startswith("give-up")]
 )
-def test_epoch_given_up_lets_the_flush_go_on(world: World, name: str) -> None:
+def test_epoch_given_up_lets_the_flush_continue(world: World, name: str) -> None:
     """The files of the epoch stay, and all other epochs are flushed."""
     fill(world)
     DAMAGES[name].do(world)
@@ -173,7 +173,7 @@ def test_epochs_before_a_damaged_one_are_flushed(world: World) -> None:
 
 
 @pytest.mark.parametrize("damage", [delete_manifest, tear_manifest])
-def test_hole_in_the_chain_names_what_goes_past_it(
+def test_missing_manifest_in_the_chain_names_set_mark(
     world: World, damage: Callable[[World], str]
 ) -> None:
     """Each manifest names the one before, so the epochs before the hole cannot be given up one by one."""
@@ -199,7 +199,7 @@ def test_run_over_a_damaged_state_publishes_nothing(
     assert world.log_backend.list("state/") == earlier
 
 
-def test_lost_log_is_not_made_again(world: World) -> None:
+def test_deleted_log_is_not_created_again(world: World) -> None:
     """Nothing names the pending epochs any more, so they must not count as flushed."""
     run = world.run().flushed_batches([("a", 1)]).batches([("b", 2)])
     world.log_backend.delete([path for path in world.log_backend.list() if "plans/" not in path])

@@ -159,7 +159,7 @@ def test_clock_set_back_lengthens_no_pause() -> None:
     assert "list state/" in counting.requests()
 
 
-def test_old_query_costs_what_a_young_one_costs(world: World) -> None:
+def test_query_with_many_epochs_costs_no_more_requests(world: World) -> None:
     """Given hundreds of epochs and starts, listings stay bounded."""
     world.retention = Retention(us=50_000_000, bytes=1 << 40)
     young = epoch_costs(world, 5)

@@ -115,7 +115,7 @@ def test_commit_that_may_have_published_deletes_nothing(world: World, when: str)
     assert world.flushed() == {"a": 1}
 
 
-def test_flusher_goes_on_beside_one_that_trims(world: World) -> None:
+def test_flusher_continues_while_another_one_trims(world: World) -> None:
     """Another flusher deletes what this one is about to read."""
     world.run().batches([("a", 0)], [("b", 1)])
     for point in ("read manifests/", "input segments/", "read plans/"):

@@ -44,7 +44,7 @@ def test_inlined_segment_is_counted_and_flushed(world: World) -> None:
     assert world.log_backend.list("manifests/") == []
 
 
-def test_changed_byte_of_a_row_in_a_manifest_stops(world: World) -> None:
+def test_changed_byte_of_an_inlined_segment_stops_the_flush(world: World) -> None:
     """The digest of the segment differs. An epoch that was given up keeps its manifest."""
     fill(world)
     segments = parsed(world.log_backend.read(manifest_path(world)))["segments"]
@@ -62,7 +62,7 @@ def test_changed_byte_of_a_row_in_a_manifest_stops(world: World) -> None:
     assert world.log_backend.read(manifest_path(world)) == kept
 
 
-def test_flush_job_task_gets_rows_with_its_share(world: World) -> None:
+def test_flush_job_task_gets_inlined_rows_with_its_share(world: World) -> None:
     """The task reads no object of the log."""
     fill(world)
     windows: list[Window] = []

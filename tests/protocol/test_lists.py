@@ -84,7 +84,7 @@ class LostClaim(Faults):
 
 
 @pytest.mark.rule("repeatable")
-def test_claim_without_an_answer_may_be_another_flushers(lists: ListWorld) -> None:
+def test_claim_without_an_answer_is_not_used(lists: ListWorld) -> None:
     """Two flushers that send by one claim would double elements."""
     lists.run().batch([("a", 1), ("b", 2)])
     faults = LostClaim(lists)

@@ -42,7 +42,7 @@ class Interrupted(FaultyBackend):
         return super().read(path)
 
 
-def test_log_made_between_two_listings_lost_no_state(world: World) -> None:
+def test_log_created_between_two_listings_is_not_damaged(world: World) -> None:
     """The reader lists `state/` before the first run publishes, and `manifests/` after."""
     backend = Interrupted(world.log_backend, "manifests/", lambda: world.run().publish([("a", 1)]))
     state = newest(backend)
@@ -50,7 +50,7 @@ def test_log_made_between_two_listings_lost_no_state(world: World) -> None:
     assert state.last.epoch == 0
 
 
-def test_log_made_during_a_read_has_not_vanished(world: World) -> None:
+def test_log_created_during_a_read_is_not_deleted(world: World) -> None:
     """The flusher finds no state, and then the URL of the log that the first run has just created."""
     place = checkpoint.Checkpoint.LOG_URL
     world.checkpoint = Interrupted(world.checkpoint, place, lambda: world.run().batch([("a", 1)]))

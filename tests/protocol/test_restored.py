@@ -84,7 +84,7 @@ def test_target_that_went_back_heals_at_every_fault(when: str) -> None:
 
 
 @pytest.mark.rule("restored")
-def test_target_that_went_back_while_the_flusher_rests_heals() -> None:
+def test_target_that_went_back_beside_an_idle_flusher_heals() -> None:
     """The flusher notices it before the missing epochs are trimmed, though Spark completes no epoch."""
     world = new_world()
     world.retention = Retention(us=600_000_000, bytes=1 << 30)
@@ -116,7 +116,7 @@ def test_target_that_went_back_too_far_stops(back: str) -> None:
 
 
 @pytest.mark.rule("restored")
-def test_target_with_rows_and_ledger_apart_stops(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_target_with_separate_ledger_that_went_back_stops(monkeypatch: pytest.MonkeyPatch) -> None:
     """Given rows and ledger in two topics of Kafka, which may go back separately."""
     world, backups = flushed_world(3)
     monkeypatch.setattr(type(world.store_target), "restores_together", False)
@@ -131,7 +131,7 @@ def test_target_with_rows_and_ledger_apart_stops(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.rule("restored")
-def test_log_restored_between_ledger_and_mark_goes_on() -> None:
+def test_log_restored_between_ledger_and_mark_continues() -> None:
     """The ledger row has the digest that the chain has for its epoch, so it is recorded."""
     world = new_world()
     world.run().batches([("a", 0)], [("b", 1)])
@@ -189,7 +189,7 @@ def test_backup_from_before_a_commit_keeps_flushed_rows(first: str) -> None:
 
 @pytest.mark.rule("publish")
 @pytest.mark.parametrize("flushed", [False, True])
-def test_checkpoint_set_back_by_its_newest_epoch_goes_on(
+def test_checkpoint_set_back_by_its_newest_epoch_continues(
     world: World, caplog: pytest.LogCaptureFixture, *, flushed: bool
 ) -> None:
     """The settled attempt stays, if Spark computes it again from the same source offsets."""
@@ -332,7 +332,7 @@ def test_log_that_adopts_owns_the_target_alone(world: World) -> None:
 
 
 @pytest.mark.rule("restored")
-def test_new_log_with_an_old_row_adopts_it(world: World) -> None:
+def test_new_log_with_an_old_ledger_row_adopts_it(world: World) -> None:
     """Given a log that was deleted after everything was flushed."""
     world.run().flushed_batches([("a", 1)])
     world.log_backend.delete(world.log_backend.list())

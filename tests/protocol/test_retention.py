@@ -35,7 +35,7 @@ def test_retention_defaults_to_ten_minutes_and_a_tenth(tmp_path: object) -> None
     )
 
 
-def test_flushed_epoch_stays_for_its_time_and_goes(world: World) -> None:
+def test_flushed_epoch_is_trimmed_after_its_retention(world: World) -> None:
     """A later pass of any flusher deletes it, without a later epoch."""
     world.retention = Retention(us=10 * SECOND, bytes=ANY_SIZE)
     run = world.run().batches([("a", 0)])
@@ -54,7 +54,7 @@ def test_flushed_epoch_stays_for_its_time_and_goes(world: World) -> None:
     assert world.table() == {"a": 0, "b": 1}
 
 
-def test_flushed_epochs_stay_up_to_their_bytes(world: World) -> None:
+def test_flushed_epochs_are_kept_up_to_their_bytes(world: World) -> None:
     """An epoch that is larger does not stay."""
     run = world.run().flushed_batches([("a", 0)])
     size = world.state.last.sums.bytes

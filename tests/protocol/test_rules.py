@@ -42,7 +42,7 @@ def test_checkpoint_of_another_query_publishes_nothing(world: World) -> None:
 
 @pytest.mark.rule("identity")
 @pytest.mark.parametrize("remaining", ["offsets/", Checkpoint.LOG_URL])
-def test_deleted_checkpoint_is_called_deleted(world: World, remaining: str) -> None:
+def test_deleted_checkpoint_is_reported_as_deleted(world: World, remaining: str) -> None:
     """Given that offsets or the log's URL are left, the error says how to flush the log."""
     world.run().batch([("a", 1)])
     others = [path for path in world.checkpoint.list() if not path.startswith(remaining)]
@@ -266,7 +266,7 @@ def test_missing_epoch_is_an_error_never_empty(world: World) -> None:
 
 
 @pytest.mark.rule("order")
-def test_sink_that_joins_an_old_query_starts_there(world: World) -> None:
+def test_log_of_an_old_query_begins_after_its_commits(world: World) -> None:
     world.checkpoint.create("metadata", json.dumps({"id": world.query_id}).encode())
     world.checkpoint.create("commits/41", b"v1\n{}")
     run = world.run()
@@ -306,7 +306,7 @@ def test_ledger_row_is_made_before_the_first_epoch(world: World) -> None:
 
 
 @pytest.mark.rule("ledger")
-def test_update_without_effect_is_tried_again(world: World) -> None:
+def test_finish_without_effect_is_tried_again(world: World) -> None:
     """Given an unknown answer to `finish`, and a row that has not moved, only `finish` is called again."""
     world.run().batch([("a", 1)])
     faults = Faults(0, "before", AnswerLost, "finish 0")

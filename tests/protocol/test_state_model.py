@@ -35,7 +35,7 @@ def test_every_order_of_steps_keeps_the_promises(case: Case) -> None:
 
 
 @pytest.mark.parametrize("case", params([case for case in SETTINGS if case.broken]))
-def test_documented_limit_is_met(case: Case) -> None:
+def test_documented_limit_is_reached_by_a_history(case: Case) -> None:
     """A limit that no history reaches any more must be removed from the documentation."""
     assert explore(case.setting).broken.startswith(case.broken)
 

@@ -29,13 +29,13 @@ def test_epoch_column_is_not_added_by_default() -> None:
     assert with_epoch(batch, "", 3) is batch
 
 
-def test_column_of_that_name_is_refused() -> None:
+def test_epoch_column_in_the_dataframe_is_refused() -> None:
     with pytest.raises(OptionError, match="epochColumn is id"):
         with_epoch_field(SCHEMA, "id")
 
 
 @pytest.mark.parametrize("name", ["wal_sink:ttl_s", "wal_sink:ordinal"])
-def test_name_of_the_sinks_own_columns_is_refused(name: str) -> None:
+def test_column_with_the_reserved_prefix_is_refused(name: str) -> None:
     """Otherwise the log or a temporary table would have two columns of this name."""
     for schema, option in ((SCHEMA.append(pa.field(name, pa.int64())), ""), (SCHEMA, name)):
         with pytest.raises(SchemaMismatch, match=name) as caught:

@@ -98,7 +98,7 @@ def write(
 
 
 @pytest.mark.parametrize("compression", COMPRESSIONS)
-def test_every_type_comes_back(backend: StateBackend, compression: Compression) -> None:
+def test_every_arrow_type_is_read_back(backend: StateBackend, compression: Compression) -> None:
     batch = all_types()
     ref = write(backend, batch, compression=compression)
     (result,) = read_segment(backend, ref)
@@ -129,7 +129,9 @@ def test_reference_has_size_and_digest_of_the_file(backend: StateBackend) -> Non
     st.lists(st.lists(st.tuples(st.text(), st.integers(-(2**63), 2**63 - 1))), min_size=1),
     st.sampled_from(COMPRESSIONS),
 )
-def test_any_rows_come_back(batches: list[list[tuple[str, int]]], compression: Compression) -> None:
+def test_random_rows_are_read_back(
+    batches: list[list[tuple[str, int]]], compression: Compression
+) -> None:
     backend = in_memory()
     written = [
         pa.RecordBatch.from_pylist([{"k": k, "v": v} for k, v in rows], SCHEMA) for rows in batches
@@ -342,7 +344,7 @@ def test_inlined_bytes_of_all_tasks_are_bounded() -> None:
 
 
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=6), st.data())
-def test_any_range_of_rows_comes_back(sizes: list[int], data: st.DataObject) -> None:
+def test_any_range_of_rows_is_read_back(sizes: list[int], data: st.DataObject) -> None:
     """A task of a flush job reads a range, and no row of another task."""
     backend = in_memory()
     total = sum(sizes)
@@ -354,7 +356,7 @@ def test_any_range_of_rows_comes_back(sizes: list[int], data: st.DataObject) -> 
     assert values == list(range(start, stop))
 
 
-def test_another_number_of_rows_is_seen() -> None:
+def test_segment_with_another_number_of_rows_is_refused() -> None:
     backend = in_memory()
     ref = write(backend, numbers(0, 10), numbers(10, 10))
     for text in (19, 21):
