@@ -114,7 +114,7 @@ class _Blocks:
             raise
 
     def discard(self) -> None:
-        """Leave the blocks uncommitted; an open file would commit them when it is garbage-collected."""
+        """Leave the blocks uncommitted, also when the file is garbage-collected."""
         self._file.closed = True
 
 

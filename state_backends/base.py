@@ -14,7 +14,7 @@ from uuid import uuid4
 def check_path(path: str) -> str:
     """Return `path` unchanged.
 
-    A path is relative, its parts are separated by one `/`, and no part starts with a dot. That
+    A path is relative, its parts are separated by one `/`, and no part starts with a dot. The last rule
     excludes `.` and `..`, and reserves hidden names for the unfinished files of stores.
 
     :raises ValueError: if `path` is not such a path.
@@ -79,8 +79,8 @@ def existing_object(path: str) -> FileExistsError:
 class StateBackendError(OSError):
     """The store cannot give its guarantees, or cannot be opened.
 
-    The message says what to change, such as the mount, the URL, or an option. To retry without a change
-    does not help. The error has no `errno`.
+    The message says what to change, such as the mount, the URL, or an option. A retry without a change does
+    not help. The error has no `errno`.
     """
 
 
@@ -191,7 +191,7 @@ class StateBackend(ABC):
     def folders(self, prefix: str = "") -> builtins.list[str]:
         """Return the sorted names of the folders directly in the folder `prefix`; some may be empty.
 
-        This method lists all objects below the folder; some stores override it with a faster one.
+        This method lists all objects below the folder; some stores override the method with a faster one.
         """
         depth = len(check_prefix(prefix).split("/")) if prefix else 0
         parts = (path.split("/") for path in self.list(prefix))

@@ -314,7 +314,7 @@ class ObjectStoreBackend(StateBackend):
 
     @abstractmethod
     def _find(self, below: str) -> dict[str, int]:
-        """Return the size of each object whose key begins with `below`, by key; more keys are allowed."""
+        """Return the size of each object whose key begins with `below`, by key; perhaps of more objects."""
 
     def _remove(self, keys: builtins.list[str]) -> None:
         """Delete objects; ignore those that do not exist."""

@@ -12,8 +12,8 @@ import pyarrow as pa
 
 BATCH_ROWS = 65_536
 BATCH_BYTES = 8 * 1024 * 1024
-"""Most rows and bytes of a batch of the log, unless Spark gives a larger one. Task and flush hold a batch in
-memory."""
+"""Most rows and bytes of a batch of the log, unless a batch of Spark is larger. Task and flush hold a batch
+in memory."""
 
 
 def coalesced(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -46,7 +46,7 @@ class Destination(NamedTuple):
     target: Target
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle so that a worker without the target's module raises an error that says so."""
+        """Pickle so that a worker without the target's module raises an error that names the module."""
         return reduced(type(self), tuple(self), self.target)
 
     @property
@@ -73,7 +73,7 @@ class Configuration(NamedTuple):
     def refuse_bucket(self, file_manager: str | None = None) -> None:
         """Refuse a checkpoint in which two drivers could overwrite each other's files.
 
-        :param file_manager: the class by which Spark writes checkpoints; None: Spark's own.
+        :param file_manager: the class by which Spark writes checkpoints; None for Spark's own class.
         :raises OptionError: the checkpoint is not in a folder, or Spark writes it by a class that is not
             Spark's own; and the user has not promised that one driver runs at a time
             (`checkpoint.oneDriver`).
@@ -142,7 +142,7 @@ def retention_of(sink: SinkOptions) -> Retention:
 def configure(raw: Mapping[str, str], folder: str | None = None) -> Configuration:
     """Parse options as Spark passes them: strings, under case-insensitive names.
 
-    :param folder: the folder that a relative `wal.location` is resolved against; None: the current one.
+    :param folder: the folder that a relative `wal.location` is resolved against; None for the current folder.
     :raises OptionError: an option is missing, unknown, or does not fit.
     """
     options = lowered(raw)
@@ -308,7 +308,7 @@ def _destination(name: str, raw: Mapping[str, str]) -> Destination:
 
 
 def _place(destination: Destination) -> tuple[object, ...]:
-    """Return a key of the target's table: two destinations with equal keys write to the same table."""
+    """Return a key of the target's table. Two destinations with equal keys write to the same table."""
     options = destination.target.options
     where = [getattr(options, field) for field in sorted(marked(type(options), "connects"))]
     return destination.kind, destination.target.writes_to, *map(str, where)

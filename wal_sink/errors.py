@@ -27,7 +27,7 @@ EXIT_CODES = {
 
 
 class WalSinkError(Exception):
-    """The base of all errors of wal_sink. An error of this very class is a bug.
+    """The base of all errors of wal_sink. An error of this class itself is a bug.
 
     The log keeps what is not flushed.
 
@@ -123,7 +123,7 @@ class InvalidRow(WalSinkError):
     :param column: the column with the problem, as the DataFrame names it; empty unless it is a single column.
     :param problem: what is wrong, without the row and its value; default: `what`.
     :param rows: a boolean Arrow array, True for each row of the batch with this problem; None if the check
-        does not know: then `publish.append.split_invalid` finds the rows one by one.
+        does not know the rows. `publish.append.split_invalid` then finds them one by one.
     """
 
     exit_code = 3
@@ -145,8 +145,8 @@ class TargetRefused(WalSinkError):
     The table is gone, a permission is missing, or a row breaks a rule that only the server checks. The
     log keeps everything.
 
-    What to do: Repair the table, the role or the rule; the flush continues by itself. If the table can
-    never get the epoch: `wal-sink give-up CHECKPOINT --epoch EPOCH`, which keeps its files in the log.
+    What to do: Repair the table, the role or the rule; the flush continues by itself. If the table can never
+    get the epoch: `wal-sink give-up CHECKPOINT --epoch EPOCH`, which keeps the epoch's files in the log.
     """
 
     exit_code = 3
@@ -397,7 +397,7 @@ class LedgerBehindLog(WalSinkError):
 
 @contextlib.contextmanager
 def of_target(name: str) -> Iterator[None]:
-    """Put the name of a target before the texts of errors of the block.
+    """Put the name of a target before the texts of all errors in the block.
 
     :param name: the name of the target; empty for a single target.
     """
@@ -437,7 +437,7 @@ def restore_or_give_up(epoch: int | None) -> str:
 
 
 def while_refused(epoch: int) -> str:
-    """Return the second part of the remedy for refused rows. The first part, the repair, is the target's."""
+    """Return the second part of the remedy for refused rows. The target writes the first part, the repair."""
     return (
         "The flush then continues by itself. To keep such rows in files, and continue without them, set"
         " onInvalidRow=quarantine. To continue without the epoch: `wal-sink give-up CHECKPOINT"
@@ -446,7 +446,7 @@ def while_refused(epoch: int) -> str:
 
 
 def stand_in(log: str, last: str) -> str:
-    """Return the commands that flush a log whose checkpoint was deleted, by a checkpoint in its place.
+    """Return the commands that make a stand-in for a deleted checkpoint, and flush its log.
 
     :param log: URL of the log.
     :param last: the last epoch that Spark had completed.

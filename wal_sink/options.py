@@ -128,7 +128,7 @@ _SECRET_PARAMETER = re.compile(r"pass(word|wd)?$|pwd$|secret|token|odbc_connect"
 
 
 def secret_parameter(url: str) -> str:
-    """Return the name of a URL's parameter that is a secret; empty for none. The log would hold the URL."""
+    """Return the name of a URL's parameter that is a secret, which the log must not have; empty for none."""
     names = (name for name, _ in parse_qsl(url.partition("?")[2], keep_blank_values=True))
     return next(filter(_SECRET_PARAMETER.search, names), "")
 
@@ -155,7 +155,7 @@ VARIABLE_IS_READ = (
     "A query uses the variable's value of when the Spark session was made; a flusher reads it at each"
     " try."
 )
-"""The end of the remedy for a refused login."""
+"""The end of the remedy for a login that a target refuses."""
 
 
 def about(description: str, *extras: Mapping[str, object], **bounds: Any) -> Meta:
@@ -288,7 +288,8 @@ S = TypeVar("S", bound=Options)
 def fields(struct: type[Options]) -> tuple[Declared, ...]:
     """Return the options that a struct declares, the required ones first.
 
-    Cached: inspecting a struct takes milliseconds, and a worker calls this every epoch.
+    The result is cached: inspecting a struct takes milliseconds, and a worker calls this function every
+    epoch.
     """
     declared = map(_declared, msgspec.structs.fields(struct))
     return tuple(sorted(declared, key=lambda option: not option.required))
@@ -300,7 +301,7 @@ def names(*declared: type[Options]) -> list[str]:
 
 
 class Named(NamedTuple):
-    """A declared option that a user's name stands for."""
+    """A declared option, found by a name that a user has written."""
 
     option: str
     """The declared name of the option."""
@@ -309,7 +310,7 @@ class Named(NamedTuple):
 
 
 def named(written: str, declared: Iterable[str]) -> Named | None:
-    """Return the declared option that a name stands for, whatever its case; None if there is none."""
+    """Return the declared option with a name, whatever the name's case; None if there is none."""
     lower = written.lower()
     for option in declared:
         first = option.lower().removesuffix(COLUMN)
@@ -327,7 +328,8 @@ def of_column(option: str, column: str) -> str:
 
 
 _LEARNING = threading.Lock()
-"""The first conversion to a type is not thread-safe in msgspec: see `model.codec.learn`."""
+"""Held while msgspec converts options: the first conversion to a type is not thread-safe, see
+`model.codec.prepare_decoders`."""
 
 
 def parse(raw: Mapping[str, str], struct: type[S]) -> S:
@@ -366,7 +368,7 @@ def parse(raw: Mapping[str, str], struct: type[S]) -> S:
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
-    """An option, as a reference of options shows it."""
+    """An option, as the reference of options shows it."""
 
     name: str
     takes: str
@@ -382,7 +384,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _DEFAULT = re.compile(r"[;.] [Dd]efault: (?P<default>.*)$")
-"""The end of a description, if that names the default."""
+"""The end of a description that names the default."""
 
 
 _VALUE_FIRST = re.compile(r"\w+: ")
@@ -461,7 +463,7 @@ def qualified(name: str, option: str) -> str:
 
 
 def as_texts(options: Mapping[str, object]) -> dict[str, str]:
-    """Return Python values as the texts that Spark would pass, without those that are None."""
+    """Return Python values as the texts that Spark would pass. Values of None are left out."""
     return {
         name: str(value).lower() if isinstance(value, bool) else str(value)
         for name, value in options.items()
@@ -470,7 +472,7 @@ def as_texts(options: Mapping[str, object]) -> dict[str, str]:
 
 
 def public(options: Options) -> dict[str, str]:
-    """Return options as texts by name, without secrets and empty values."""
+    """Return options as texts by name, without secrets and without empty values."""
     return _texts(
         options, (option for option in fields(type(options)) if "secret" not in option.extra)
     )

@@ -41,7 +41,7 @@ def logging_query(query_id: str, target: str) -> Iterator[None]:
 
 
 def log_epoch(epoch: int | None) -> None:
-    """Set the epoch of the following records in the block of `logging_query`; None: no epoch."""
+    """Set the epoch of the following log records in the block of `logging_query`; None for no epoch."""
     if _QUERY.get():
         _EPOCH.set(epoch)
 
@@ -108,7 +108,7 @@ class FlushMetrics:
     def flushed(self, epochs: Sequence[FlushedEpoch], seconds: float | None) -> None:
         """Count a window after this process has moved the ledger row over it; called once for each window.
 
-        :param seconds: duration of the pass up to the ledger row's move; None: the answer was lost.
+        :param seconds: duration of the pass up to the ledger row's move; None if the answer was lost.
         """
 
     def retried(self, kind: str) -> None:

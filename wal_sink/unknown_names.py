@@ -25,7 +25,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def refuse_others(raw: Mapping[str, str], struct: type[Options]) -> None:
-    """Refuse options that only other clients of the database, or other targets, have.
+    """Refuse options that other clients of the database, or other targets, have, and this target lacks.
 
     :raises OptionError: names all of them, with what to do about each.
     """
@@ -74,7 +74,7 @@ _OF_JDBC = {
 
 
 def _nearest(typed: str, known: Collection[str]) -> list[str]:
-    """Return the known names that a misspelt one may stand for.
+    """Return the known names that the user of a misspelt name may mean.
 
     If known names begin with the same part, such as `kafka.`, return the nearest of these names, or nothing.
     Otherwise return the names with the same last part, such as `cassandra.ttl` for `ttl`: users of another

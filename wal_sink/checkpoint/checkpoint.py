@@ -117,7 +117,7 @@ class Checkpoint:
     METADATA = "metadata"
     """Path of Spark's file with the query id."""
     LOG_URL = "wal_sink/location.json"
-    """Path of the sink's own file. Spark ignores folders that it does not know."""
+    """Path of the sink's own file. Spark ignores unknown folders in a checkpoint."""
 
     def __init__(self, backend: StateBackend) -> None:
         self._backend = backend
@@ -224,9 +224,9 @@ class Checkpoint:
     def make_durable(self, paths: Iterable[str]) -> None:
         """Sync files of Spark in a local folder, with their checksum files and folders.
 
-        Files are synced in the order of `paths`, so after a power loss the first ones are complete. Files
-        that Spark has purged are ignored. An object store keeps every acknowledged write, so nothing is done
-        there.
+        Files are synced in the order of `paths`, so after a power loss the first files are complete. Files
+        that Spark has purged are ignored. For an object store nothing is done, since it keeps every
+        acknowledged write.
 
         :raises OSError: a file could not be synced, so the caller must not act on its content.
         """
@@ -241,7 +241,8 @@ class Checkpoint:
 
 
 READ_S = 0.02
-"""How often `CommitWatcher` reads a local folder. The reads of an idle query take 0.2 % of a processor."""
+"""Seconds between two reads of a local folder by `CommitWatcher`. The reads of an idle query take 0.2 % of a
+core."""
 
 _SETTLED_S = 0.1
 """If a folder changed more than this number of seconds ago, a newer change has another time of change. File
@@ -252,7 +253,7 @@ class CommitWatcher:
     """Watches `commits/` for new files. Used by one thread.
 
     Spark's event of a checkpointed epoch comes 0.1 to 0.6 s after the file, so a local folder is read every
-    `READ_S` seconds. In a bucket each listing costs a request, so the flush loop waits for the event there.
+    `READ_S` seconds. In a bucket each listing costs a request, so the flush loop waits for the event.
 
     :param url: URL of the checkpoint.
     """
@@ -269,7 +270,7 @@ class CommitWatcher:
         return bool(self._commits)
 
     def has_new_commit(self) -> bool:
-        """Return True if the newest file of `commits/` is another one than at the last call.
+        """Return True if the newest file of `commits/` has changed since the last call.
 
         Return False if the folder cannot be read. The flusher reads the folder, too, and raises the error.
         """
@@ -289,14 +290,14 @@ class CommitWatcher:
 
 
 def _one_name(query_id: object) -> str:
-    """Return a query id that is safe as the name of a folder; raise ValueError for any other."""
+    """Return the query id if it is safe as the name of a folder; otherwise raise ValueError."""
     if not re.fullmatch(r"[0-9A-Za-z_-]+", str(query_id)):
         raise ValueError(query_id)
     return str(query_id)
 
 
 def _epochs(listed: Iterable[str]) -> list[int]:
-    """Return the epochs of Spark's files. The names of its temporary files are no numbers."""
+    """Return the epochs of Spark's files. The names of Spark's temporary files are no numbers."""
     names = (path.rpartition("/")[2] for path in listed)
     return [int(name) for name in names if name.isdecimal()]
 

@@ -44,7 +44,8 @@ class Pipeline:
     target_name: str
     """Name of the target in the log."""
     several: bool
-    """True if the query names several targets. Their rows are cast in the flush, not in the tasks."""
+    """True if the query names several targets. Rows for several targets are cast in the flush, not in the
+    tasks."""
     retention: Retention
     quarantine: bool = False
     """True if refused rows are kept in the log, and the flush continues without them."""
@@ -98,7 +99,7 @@ class TargetConnection:
     Every method that sends requests raises `TargetRefused`, `TargetUnavailable`, or an error of wal_sink that
     the session raises, such as `SchemaMismatch`; see `target_errors`.
 
-    :param reporter: reports that the flusher connects; its metrics count requests.
+    :param reporter: reports that the flusher connects; the reporter's metrics count requests.
     """
 
     def __init__(self, pipeline: Pipeline, reporter: Reporter) -> None:

@@ -3,8 +3,8 @@
 `Flusher._pass` has the steps of the protocol in their order: state, commits, settle, ledger, read, write,
 finish, mark, trim. The rest of the module decides when a pass runs, and how an error of a pass is handled.
 
-A flusher keeps no state that matters. What is durable decides where it continues, so any number of flushers
-may act on one query, and each may die at any point (`docs/protocol/README.md`).
+A flusher may die at any point, and several flushers may act on one query: log, checkpoint and ledger row
+decide where a flusher continues, not its memory (`docs/protocol/README.md`).
 """
 
 from __future__ import annotations
@@ -61,10 +61,10 @@ class Pass(NamedTuple):
 
 
 class _IdlePeriod(NamedTuple):
-    """A time in which a flusher reads only `commits/`, since its target has every completed epoch."""
+    """A time in which a flusher reads `commits/` only, since its target has every completed epoch."""
 
     committed: int
-    """The last completed epoch. Another one ends the period."""
+    """The last completed epoch. A newer completed epoch ends the period."""
     until_s: float
     """End of the period by the monotonic clock: when something may be trimmed, or after 15 minutes, since
     an operator may have changed the state."""
@@ -147,7 +147,7 @@ class Flusher:
             ) from error
 
     def _pass(self) -> Pass:  # noqa: C901, PLR0911, PLR0912 -- each step may end the pass
-        """Settle what Spark has completed, and bring the target one step further."""
+        """Settle the epochs that Spark has completed, then do one step for the target."""
         name, checkpoint = self._name, self.pipeline.checkpoint
         self._state, self._taken = None, range(0)
         self._connection.begin_pass()
@@ -258,7 +258,7 @@ class Flusher:
     # --- the parts of a pass ---
 
     def _begin_idle_period(self, state: State, committed: int) -> Pass:
-        """Begin an idle period, since the target has every completed epoch; return the pass."""
+        """Begin an idle period, since the target has every completed epoch; return an idle pass."""
         due_us, idle_s = next_trim_us(state, self.pipeline.retention), _IDLE_S
         if due_us is not None:
             idle_s = min(idle_s, (due_us - self._clock_us()) / 1_000_000)
@@ -283,7 +283,7 @@ class Flusher:
         )
 
     def _write_and_finish(self, window: Window, row: LedgerRow | None) -> bool:
-        """Write the rows of a window, and move the ledger row over it; return True if the rows count now.
+        """Write the rows of a window, and move the ledger row over it; return True if the row was moved.
 
         :param row: the ledger row before the window.
         """
@@ -364,7 +364,6 @@ class Flusher:
         return state
 
     def _delete_garbage(self, state: State) -> None:
-        """Delete garbage, once for each epoch."""
         if state.trimmed > self._deleted:
             self.reporter.report("trimming", state.trimmed)
             delete_garbage(self._store, state)

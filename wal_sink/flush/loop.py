@@ -34,7 +34,7 @@ class FlushLoop(threading.Thread):
 
     An error stops the flush: the loop tries the same pass again until it succeeds, and skips nothing (rule
     `stop`). The pauses between tries are random and grow up to 10 s (`docs/recover.md`). A pass that succeeds
-    resets the pauses, so under an overloaded target each window of a backlog begins with short ones.
+    resets the pauses, so under an overloaded target each window of a backlog begins with short pauses.
 
     :param is_last: called with each pass; True ends the loop.
     :param gives_up: called after each failed try; True ends the loop, and `error` has the error.
@@ -75,7 +75,7 @@ class FlushLoop(threading.Thread):
         self._woken.set()
 
     def hurry(self) -> None:
-        """Try now, even if the last try failed a moment ago: a caller waits for the result."""
+        """Try now, even in a pause after a failed try: a caller waits for the result."""
         self._tried.clear()
         self._flusher.recheck()
         self._hurried.set()
@@ -143,7 +143,7 @@ class FlushLoop(threading.Thread):
         return False
 
     def _pass(self) -> Pass | None:
-        """Do a pass; None if the loop was told to stop. The last error then stays reported."""
+        """Do a pass. Return None after `stop`, so that the last error stays reported."""
         return None if self._stopping.is_set() else self._flusher.run_once()
 
     def _failed(self, state: tenacity.RetryCallState) -> None:

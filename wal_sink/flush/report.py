@@ -27,8 +27,8 @@ from wal_sink.wal.store import LogStore
 logger = line_logger(__name__)
 
 HUNG_S = 900.0
-"""A flusher that reports nothing new for this time counts as hung, and its heartbeat stops. One slice may
-take long if the target is slow."""
+"""A flusher that reports nothing new for this time counts as hung, and its heartbeat stops. The time is long,
+since a slow target may take minutes for one slice."""
 
 _CHECK_S = 1.0
 """How often the heartbeat's thread checks whether a report is due."""
@@ -182,7 +182,7 @@ class Reporter:
         return time.monotonic() - self._written_s > self._period_s
 
     def _beat(self, over: threading.Event) -> None:
-        """Repeat the last report when it is old, unless there is none yet or the flusher hangs."""
+        """Repeat the last report when it is old, unless the flusher has not reported yet, or hangs."""
         while not over.wait(_CHECK_S):
             if time.monotonic() - self._reported_s > HUNG_S:
                 continue
@@ -261,7 +261,6 @@ class _FailureLog:
 
 
 def _warn_of_another(last: FlusherReport) -> None:
-    """Warn of another process that flushes the query."""
     logger.warning(
         "another process flushes this query, too: %s (host:process). Each row is still written once."
         " If that process is an earlier driver of the query that hangs, end it: Spark may not end it",

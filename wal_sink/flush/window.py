@@ -39,7 +39,7 @@ class Window:
     pipeline: Pipeline
     manifests: tuple[Manifest, ...]
     plan: Plan
-    """The plan of all rows. Rows of two plans cannot be in one commit, such as appended rows and upserts."""
+    """The plan of all rows. One commit cannot have rows of two plans, such as appended rows and upserts."""
     finishes: LedgerRow
     """The ledger row that finishes the window."""
     sending: int = 0
@@ -62,7 +62,7 @@ class Window:
         return sum(manifest.bytes for manifest in self.manifests)
 
     def may_be_shared(self, above_bytes: int) -> bool:
-        """Return True if a Spark job may write the window. Spark may run a task of the job more than once.
+        """Return True if a Spark job may write the window. Its tasks may run more than once.
 
         :param above_bytes: see `is_large`.
         """
@@ -116,7 +116,7 @@ class Window:
 
 
 def manifests_of_window(first: Manifest, following: Iterator[Manifest]) -> tuple[Manifest, ...]:
-    """Return the manifests of one window: those with the plan of the first, up to the size of a window.
+    """Return the manifests of one window: as many as have the plan of the first and fit into `WINDOW_BYTES`.
 
     :param following: manifests of the epochs after `first`, in order.
     """

@@ -71,7 +71,7 @@ class WriteInThread:
 
 
 def keep_refused_rows(window: Window, refused: tuple[RefusedRow, ...]) -> None:
-    """Keep rows that the server refuses in the log, durably. Idempotent.
+    """Write rows that the server refuses durably to the log's `refused/`. Idempotent.
 
     :raises TargetRefused: a row does not belong to the window.
     """
@@ -242,7 +242,7 @@ interrupted."""
 def rate_per_task(rows_per_second: int | None, tasks: int) -> int | None:
     """Return the rate of each of several tasks that write at the same time.
 
-    Each task gets at least one row a second. So with more tasks than rows a second the whole is faster than
+    Each task gets at least one row a second. So if there are more tasks than rows a second, the sum is above
     the limit.
     """
     return None if rows_per_second is None else max(rows_per_second // tasks, 1)
@@ -251,7 +251,7 @@ def rate_per_task(rows_per_second: int | None, tasks: int) -> int | None:
 class RateLimit:
     """Lets rows through at a rate. One flusher uses it for all windows.
 
-    This is the generic cell rate algorithm (ITU-T I.371) without tolerance: after n rows the next ones are
+    This is the generic cell rate algorithm (ITU-T I.371) without tolerance: after n rows the next rows are
     due n / rate seconds later, and unused time is lost. So no burst follows a pause.
 
     :param rows_per_second: None for no limit.
@@ -284,7 +284,7 @@ class RateLimit:
             yield rows if rows.batch.num_rows <= most else part
 
     def _wait(self, seconds: float) -> None:
-        """Wait until the next part is due. The part after it is due `seconds` later."""
+        """Wait until a part is due. The following part is due `seconds` later."""
         wait_s = self._due - self._clock()
         if wait_s > 0:
             self._sleep(wait_s)

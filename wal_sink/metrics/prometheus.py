@@ -32,12 +32,12 @@ from wal_sink.wal.store import LogStore, newest
 logger = logging.getLogger(__name__)
 
 KEEP_S = 900.0
-"""How many seconds the series of a query stay after its flush has ended and nothing is pending."""
+"""Seconds for which the series of a query stay after its flush has ended and nothing is pending."""
 
 _SECONDS = (0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1_800, 3_600, 21_600)
 
 _LABELS = ("query_id", "target")
-"""The labels of every series. The target is empty if the query does not name several."""
+"""The labels of every series. `target` is empty unless the query names several targets."""
 
 BACKLOG: Mapping[str, tuple[str, Callable[[Snapshot, int], float]]] = {
     "wal_sink_checkpointed_epoch": (
@@ -70,7 +70,8 @@ BACKLOG: Mapping[str, tuple[str, Callable[[Snapshot, int], float]]] = {
         lambda read, _now_us: read.read_us / 1_000_000,
     ),
 }
-"""Gauges that are read from log and checkpoint; a query has none until the first read has succeeded."""
+"""Gauges that are read from log and checkpoint; a query has no such gauge until the first read has
+succeeded."""
 
 FLUSH: Mapping[str, tuple[str, Callable[[QueryMetrics], float]]] = {
     "wal_sink_flushers": (
@@ -86,7 +87,7 @@ FLUSH: Mapping[str, tuple[str, Callable[[QueryMetrics], float]]] = {
         lambda query: query.in_flight,
     ),
 }
-"""Gauges of what the flush is doing."""
+"""Gauges of the present state of the flush."""
 
 _COUNTED = {
     "wal_sink_flushed_rows": "Rows that this process brought into the target.",
@@ -104,7 +105,7 @@ _BY_KIND = {
     "wal_sink_request_retries": "Requests with rows that were sent again, by kind: retry, or throttle if the"
     " target is overloaded.",
 }
-"""Counters and histograms, with their help texts."""
+"""The help texts of counters and histograms, by name."""
 
 INFO = "wal_sink_query_info"
 
@@ -135,7 +136,7 @@ class BacklogReader:
         self._reading = threading.Lock()
 
     def read(self) -> Snapshot | None:
-        """Return the backlog; the last one that was read if log or checkpoint do not answer now."""
+        """Return the backlog; if log or checkpoint do not answer, the backlog that was read last."""
         if not self._reading.acquire(blocking=False):
             return self._last
         try:
@@ -183,7 +184,7 @@ class Metrics(Collector):
     ) -> QueryMetrics:
         """Return the metrics of a query; a query that starts again keeps its counts.
 
-        :param target: name of the target in the log; a label only if the query names several.
+        :param target: name of the target in the log; a label only if the query names several targets.
         """
         labels = query_id, target if several else ""
         with self._lock:
@@ -232,11 +233,12 @@ class QueryMetrics(FlushMetrics):
         self.labels, self._checkpoint, self._table = labels, checkpoint, table
         self.read_backlog = read_backlog
         self.running: int = 0
-        """Threads that flush the query."""
+        """Number of threads that flush the query."""
         self.stopped: int = 0
-        """1 while an error stops the flush that trying again does not cure."""
+        """1 while a permanent error stops the flush, else 0."""
         self.idle_since_s: float | None = None
-        """When a scrape first saw the flush ended and nothing pending; None: not since the last start."""
+        """Time of the first scrape after the flush has ended and nothing is pending, seconds since 1970; None
+        for no such scrape."""
         self._lock = threading.Lock()
         self._registry = CollectorRegistry()
         counter = partial(Counter, registry=self._registry)
@@ -259,7 +261,7 @@ class QueryMetrics(FlushMetrics):
     def families(self, read: Snapshot | None, now_us: int) -> Iterator[Metric]:
         """Yield the series of the query.
 
-        :param read: the backlog; None: its gauges have no value.
+        :param read: the backlog; None to give its gauges no value.
         """
         yield from self._registry.collect()
         info = _info()
@@ -276,9 +278,9 @@ class QueryMetrics(FlushMetrics):
             yield family
 
     def is_over(self, read: Snapshot | None, now_s: float) -> bool:
-        """Return True if the flush has ended and nothing is pending, both for more than `KEEP_S`.
+        """Return True if the flush has ended and nothing has been pending, for more than `KEEP_S`.
 
-        Each scrape calls this method, which remembers the first call that found both.
+        Each scrape calls this method, which remembers since when both are true.
         """
         if self.running or read is None or read.backlog.epochs:
             self.idle_since_s = None

@@ -70,7 +70,7 @@ class Outcome(enum.Enum):
     """The result of `Session.finish`."""
 
     APPLIED = "applied"
-    """The new ledger row is durable, and the rows of the window count."""
+    """The new ledger row is durable, and so are the rows of the window."""
     CONFLICT = "conflict"
     """The ledger row was not the expected row. The call had no effect, and will have none."""
     UNKNOWN = "unknown"

@@ -20,7 +20,7 @@ _END = b"\n}\n"
 
 
 class SegmentRef(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Names a segment and what the task that wrote it measured."""
+    """Names a segment, with rows, size and digest as its task has measured them."""
 
     path: str
     """Path of the segment, relative to the log's folder."""
@@ -71,7 +71,7 @@ class Manifest(Record, frozen=True, kw_only=True):
     sums: Sums
     """Rows and bytes of all epochs of the log up to this one."""
     predecessor: Predecessor
-    """Names the manifest of the epoch before. So manifests form a chain."""
+    """Names the manifest of the epoch before, so that manifests form a chain."""
 
     @property
     def all_segments(self) -> tuple[SegmentRef, ...]:
@@ -94,7 +94,7 @@ class Manifest(Record, frozen=True, kw_only=True):
         return sum(segment.bytes for segment in self.all_segments)
 
     def without_data(self) -> Manifest:
-        """Return the manifest without the rows of inlined segments, to save memory; not for a flush."""
+        """Return the manifest without the rows of inlined segments, which a flush needs, to save memory."""
         bare = tuple(segment.without_data() for segment in self.segments)
         return msgspec.structs.replace(self, segments=bare)
 
@@ -193,7 +193,7 @@ class Execution(NamedTuple):
 
 
 class Task(msgspec.Struct, frozen=True):
-    """Identifies a task as Spark does."""
+    """Identifies a task attempt of Spark."""
 
     execution: Execution
     partition: int

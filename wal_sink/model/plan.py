@@ -51,7 +51,7 @@ class Plan(Record, frozen=True, kw_only=True):
     """`plans/<target>-<key>.json`: how a query's rows are written to one target. A plan never changes."""
 
     key: str
-    """In the log, the `content_key` of the plans of all targets; before that, their `plans_key`."""
+    """Key of the plans of all targets: in the log their `content_key`, before that their `plans_key`."""
     target: str
     table: str
     """Name of the table, qualified and quoted as the target writes it."""
@@ -196,7 +196,7 @@ def fields(source: pa.DataType) -> list[pa.Field]:
 
 
 def spark_type(source: pa.DataType) -> str:
-    """Return Spark's name of an Arrow type without parameters; Arrow's name if Spark has none."""
+    """Return Spark's name of an Arrow type, `decimal` for any decimal; Arrow's name if Spark has none."""
     source = canonical(source)
     if pa.types.is_decimal(source):
         return "decimal"

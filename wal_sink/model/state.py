@@ -134,7 +134,7 @@ class Change(Value, frozen=True):
 
 
 class State(Record, frozen=True, kw_only=True):
-    """All decisions about a log: `state/<number>.json`, created from the state before."""
+    """All decisions about a log: the content of `state/<number>.json`, made from the state before."""
 
     number: int
     changed: Change = Change()
@@ -148,7 +148,8 @@ class State(Record, frozen=True, kw_only=True):
     run: Run | None = None
     """The run that may publish."""
     opened: tuple[str, ...] = ()
-    """Ids of the last runs that opened, in order. The last one is `run`, unless an `adopt` superseded it."""
+    """Ids of the last runs that opened, in order. The last id is that of `run`, unless an `adopt` superseded
+    `run`."""
     last: EpochManifest
     """The newest published epoch; before the first publish, epoch `first` - 1 without a manifest."""
     settled: int

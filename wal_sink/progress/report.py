@@ -17,20 +17,20 @@ from wal_sink.model.codec import Record, prepare_decoders
 from wal_sink.wal.store import LogStore, read_record
 
 REPORT_S = 10.0
-"""How often a flusher reports."""
+"""Seconds between two reports of a flusher."""
 
 REPORT_BILLED_S = 25.0
-"""How often a flusher reports if each report costs a request."""
+"""Seconds between two reports of a flusher if each report costs a request."""
 
 SILENT_S = 30.0
-"""A flusher whose report is older counts as dead."""
+"""Age in seconds of a report after which its flusher counts as dead."""
 
 ENDED = "ended"
 """The value of `doing` that a flusher reports when it has ended normally. The process may still run."""
 
 
 class ErrorReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The error that stops a flusher, or for which it tries again."""
+    """The error that stops a flusher, or after which the flusher tries again."""
 
     kind: str
     """Name of a class in `wal_sink.errors`. Another exception is a bug."""
@@ -60,8 +60,8 @@ class FlusherReport(Record, frozen=True, kw_only=True):
     """Rate of the last windows, while the flusher writes; None if nothing was flushed yet."""
     error: ErrorReport | None = None
     stopping: str = ""
-    """Id of the run that Spark was told to stop, if this process started the run; empty for none. Only
-    from here does a `commit()` that waits for space in the log learn this."""
+    """Id of the run that Spark was told to stop, if this process started the run; empty for none. A
+    `commit()` that waits for space in the log reads this field, since no other place has it."""
 
 
 prepare_decoders()
@@ -81,7 +81,7 @@ def age_s(report: FlusherReport, now_us: int) -> float:
 
 
 def is_alive(report: FlusherReport | None, now_us: int) -> bool:
-    """Return True if a flusher seems to run, by its report.
+    """Return True if a report shows that its flusher runs.
 
     Return False if the flusher has ended, if its process was on this host and is gone, or if the report is
     old.

@@ -62,7 +62,7 @@ class Line(NamedTuple):
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a query's flush is. Epoch ids are -1 for none."""
+    """How far a query's flush is. An epoch id of -1 means that there is no such epoch."""
 
     query_id: str
     target: str = ""
@@ -193,7 +193,6 @@ _NOBODY_FLUSHES = "Nothing flushes: start the query again, or run `wal-sink flus
 
 
 def _rate(status: Status) -> str:
-    """Return the flush rate, and how long the pending rows take."""
     text = f"{status.rows_per_second:,.0f} rows a second while it flushes"
     if not status.pending_rows or status.catches_up_seconds is None:
         return text
@@ -203,7 +202,6 @@ def _rate(status: Status) -> str:
 
 
 def _target_summary(status: Status) -> str:
-    """Return how far one of several targets is, and its error."""
     where = f"{status.writes_to}; " if status.writes_to else ""
     flushed, flusher = epoch_id(status.flushed), _flusher_state(status)
     text = f"{where}flushed {flushed}; lag {_lag(status)}; its flusher {flusher}"
@@ -463,7 +461,7 @@ def _open_error(report: FlusherReport | None, mark: int) -> ErrorReport | None:
 
 
 def _combined(targets: Sequence[Status], slowest: Status, given_up: tuple[str, ...]) -> Status:
-    """Return the status of a query with several targets: the slowest target's status, with all of them."""
+    """Return the status of a query with several targets: the slowest target's fields, and `targets`."""
     unsafe = next((target.unsafe_because for target in targets if target.unsafe_because), None)
     error = next((target for target in targets if target.last_error), None)
     return msgspec.structs.replace(

@@ -19,7 +19,7 @@ from wal_sink.wal.store import LogStore
 _POLL_S, _POLL_BILLED_S = 0.05, 0.5
 
 _PATIENCE_S = 120.0
-"""How long to wait if no flusher reports: a flusher may be about to start."""
+"""Seconds to wait while no flusher reports, since a flusher may be about to start."""
 
 
 class Flushed(msgspec.Struct, frozen=True, kw_only=True):

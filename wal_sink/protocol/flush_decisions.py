@@ -23,7 +23,7 @@ from wal_sink.protocol.refusals import (
 )
 
 SENDINGS = 16
-"""How often the rows of an epoch may be sent if each sending needs write timestamps of its own."""
+"""How many times the rows of an epoch may be sent, if each sending must have other write timestamps."""
 
 Chain = Mapping[int, EpochManifest]
 """Manifests by epoch. Each manifest has the digest that the manifest of the next epoch names."""
@@ -74,10 +74,12 @@ def decide(
     *,
     restores_together: bool = True,
 ) -> Decision:
-    """Return the next step of a flusher for a target. The caller reads the arguments in their order.
+    """Return the next step of a flusher for a target.
 
-    The ledger row is the truth about the target. The mark follows the row in both directions, if the chain
-    has the digest of the row.
+    The caller reads state, `commits/`, row and chain in this order.
+
+    The ledger row is the truth about the target. If the row is ahead of the mark or behind it, the mark
+    follows the row, provided that the chain has the digest of the row.
 
     Only settled and completed epochs are flushed. An epoch that is not settled may still get another attempt.
     After a checkpoint was restored, an epoch may be settled and not completed. The flush then waits until
@@ -155,7 +157,7 @@ def _flush_step(
 
 
 def link_at(state: State, epoch: int, chain: Chain) -> Predecessor | None:
-    """Return the link to an epoch that the next epoch's manifest has; None if that manifest is missing."""
+    """Return the link to an epoch in the manifest of the next epoch; None if that manifest is missing."""
     if epoch == state.last.epoch:
         return state.last.as_predecessor()
     if epoch == state.last.epoch - 1 and epoch >= state.first - 1:
@@ -196,7 +198,7 @@ def claim_sending(row: LedgerRow) -> LedgerRow:
 
 
 def verified_link(state: State, target: TargetState, row: LedgerRow, chain: Chain) -> Predecessor:
-    """Return the link in the chain to the epoch of a ledger row. The row must have the digest of the link.
+    """Return the chain's link to the epoch of a ledger row, which must have the digest of the link.
 
     :raises WrongOwner: the row belongs to another log.
     :raises Diverged: the chain has another digest for the epoch.
@@ -214,7 +216,7 @@ def verified_link(state: State, target: TargetState, row: LedgerRow, chain: Chai
 
 
 EARLIER = 16
-"""How many earlier marks a target keeps."""
+"""How many marks a target keeps beside its present mark."""
 
 
 class Retention(NamedTuple):
@@ -254,7 +256,7 @@ def earlier_marks(
     later.
 
     :param former: the mark before the move.
-    :param size: bytes of all epochs up to the new mark.
+    :param size: bytes of all epochs of the log up to the new mark.
     """
     *earlier, last = _marks(former)
     marks = [flushed for flushed in earlier if flushed.at_us <= now_us]
@@ -265,7 +267,7 @@ def earlier_marks(
 
 
 def trimmable(state: State, retention: Retention, now_us: int) -> int:
-    """Return the last epoch that every live target has had for `retention`; at least `State.trimmed`."""
+    """Return the last epoch that every live target has had for the retention; at least `State.trimmed`."""
     epochs = []
     for target in state.live:
         marks, size = _marks(target.mark), target.mark.sums.bytes
@@ -290,5 +292,4 @@ def next_trim_us(state: State, retention: Retention) -> int | None:
 
 
 def _marks(mark: Mark) -> tuple[EarlierMark, ...]:
-    """Return the earlier marks of a target, and its mark."""
     return (*mark.earlier, EarlierMark(epoch=mark.epoch, at_us=mark.at_us, bytes=mark.sums.bytes))

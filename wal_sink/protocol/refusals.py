@@ -72,7 +72,7 @@ def missing_manifest(state: State, epoch: int) -> MissingManifest:
 
 
 def lacks_epochs(state: State, target: TargetState, problem: str) -> LedgerBehindLog:
-    """Return the error of a target that lacks epochs which the log may not have."""
+    """Return the error of a target whose ledger row is behind the epochs that the log still has."""
     lowest, mark = max(state.trimmed, target.first - 1), target.mark.epoch
     again = (
         f" If the target lacks rows, name an earlier epoch, at least {lowest}. The epochs after it are"
@@ -87,9 +87,9 @@ def lacks_epochs(state: State, target: TargetState, problem: str) -> LedgerBehin
 
 
 def broken_chain(state: State, target: TargetState, first: int, missing: int) -> MissingManifest:
-    """Return the error of pending epochs that no manifest names.
+    """Return the error of pending epochs to which no link leads.
 
-    The manifest of a later epoch is gone or damaged, so its link to the epochs before is lost.
+    The manifest of epoch `missing` is gone or damaged, and with it the link to the epoch before.
 
     :param first: the first of the pending epochs.
     :param missing: the epoch of the damaged manifest.
@@ -115,7 +115,7 @@ def diverged(state: State, target: TargetState, row: LedgerRow) -> Diverged:
 
 
 def went_back_apart(state: State, target: TargetState, row: LedgerRow) -> LedgerBehindLog:
-    """Return the error of a target whose rows and ledger row can go back separately."""
+    """Return the error of a target that went back, if its rows and its ledger row can go back separately."""
     return LedgerBehindLog(
         f"Target {target.name} went back from epoch {target.mark.epoch} to epoch {row.epoch}. Its rows and"
         " its ledger row may have gone back to different times, so it is unknown which rows are missing.",

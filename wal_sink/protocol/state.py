@@ -55,7 +55,7 @@ from wal_sink.protocol.refusals import (
 )
 
 OPENED = 32
-"""How many ids `State.opened` has. A run that was paused while more runs than this opened could open
+"""How many ids `State.opened` has at most. A superseded run whose id is no longer among them could open
 again."""
 
 
@@ -280,9 +280,9 @@ def mark(
 ) -> State:
     """Record that a target has an epoch, after its ledger row has moved. This settles the epoch, too.
 
-    The target has rows of this attempt, so it is the final one, also if the log was restored. A run that
-    computes the epoch again publishes nothing from the same offsets, and gets `Diverged` from others. The
-    same change may raise `trimmed`.
+    The target has rows of this attempt, so the attempt is final, even if the log was restored. If a run
+    computes the epoch again from the same source offsets, it publishes nothing. From other offsets it gets
+    `Diverged`. The same change may raise `trimmed`.
 
     :param row: the ledger row.
     :raises Diverged: the chain has another digest for the epoch, or the epoch is after `last`.
@@ -313,7 +313,8 @@ def went_back(state: State, name: str, row: LedgerRow, chain: Chain, actor: Acto
     """Set the mark back to the ledger row of a target that was restored or failed over.
 
     The flush continues from the row, if nothing after it may be deleted. `trimmed` is raised by a
-    compare-and-set before anything is deleted, so the order of the states decides this, and no clock.
+    compare-and-set before anything is deleted, so the order of the states decides whether the flush can
+    continue, and no clock.
 
     :raises LedgerBehindLog: epochs after the row may be deleted.
     :raises Diverged: the chain has another digest for the epoch of the row.
@@ -399,10 +400,11 @@ def give_up_epoch(state: State, name: str, epoch: int, actor: Actor) -> State | 
 def give_up_missing(
     state: State, manifest: EpochManifest, committed: int, actor: Actor
 ) -> State | None:
-    """Skip, for all targets, an epoch that Spark has completed and no run has published.
+    """Skip an epoch for all targets, if Spark has completed the epoch and no run has published it.
 
-    A `foreachBatch` function that did not write makes such an epoch, and Spark's offline state repartition
-    does. The caller has created a manifest without segments for the epoch, so that the chain has no gap.
+    Such an epoch is left by a `foreachBatch` function that did not write, or by Spark's offline state
+    repartition. The caller has created a manifest without segments for the epoch, so that the chain has no
+    gap.
 
     :raises OptionError: the epoch is not the one after `last`, or Spark has not completed it.
     """
@@ -443,9 +445,10 @@ def give_up_target(state: State, name: str, actor: Actor) -> State | None:
 def adopt(state: State, log_id: str, checkpoint: str, actor: Actor) -> State:
     """Make this log the owner of its targets. The caller then sets `adopted_row` in each ledger.
 
-    A copy of the query that continues finds another log id in the ledger row, and stops with `WrongOwner`. At
-    a new place the run is closed, so the run at the former place is superseded. If the command dies before
-    all ledger rows are set, the flush stops with `WrongOwner` until the command is run again.
+    A copy of the query that continues finds another log id in the ledger row, and stops with `WrongOwner`. If
+    the checkpoint has a new place, no run is open afterwards, so the run at the former place is superseded.
+    If the command dies before all ledger rows are set, the flush stops with `WrongOwner` until the command is
+    run again.
     """
     run = state.run
     if run is not None and checkpoint != state.checkpoint:
@@ -487,7 +490,6 @@ def refuse_other_place(state: State, query_id: str, checkpoint: str) -> None:
 
 
 def _next(state: State, actor: Actor, reason: str, **changes: Any) -> State:
-    """Return the next state, with some fields changed."""
     changed = Change(by=actor.by, at_us=actor.now_us, reason=reason)
     return msgspec.structs.replace(state, number=state.number + 1, changed=changed, **changes)
 
@@ -507,7 +509,7 @@ def _unpublished(epoch: int) -> EpochManifest:
 
 
 def _added(name: str, last: EpochManifest, now_us: int) -> TargetState:
-    """Return the state of a target that starts after `last`."""
+    """Return the state of a new target, which gets the epochs after `last`."""
     at_last = Mark(epoch=last.epoch, digest=last.digest, sums=last.sums, at_us=now_us)
     return TargetState(name=name, first=last.epoch + 1, mark=at_last)
 

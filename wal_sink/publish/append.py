@@ -43,7 +43,7 @@ class Refused(NamedTuple):
 
 
 class SplitRows(NamedTuple):
-    """The two parts of a batch, each in the batch's order."""
+    """The accepted and the refused rows of a batch, each in the order of the batch."""
 
     taken: tuple[pa.RecordBatch, ...]
     """Accepted rows, as the check returns them."""
@@ -88,7 +88,7 @@ def _broken_rows(error: InvalidRow, rows: int) -> pa.Array | None:
 OnInvalidRow = Literal["fail", "quarantine"]
 
 _INLINE, _INLINE_SHARED = 64 * 1024, 256 * 1024
-"""Most bytes that one task reports instead of writing a file, and the bytes that later tasks divide."""
+"""Most bytes that one task reports instead of writing a file; the second number is for later tasks."""
 
 
 def most_inline(partition: int) -> int:
@@ -118,8 +118,8 @@ def append(
     If anything raises, the file is deleted: Spark has no hook for a failed task.
 
     :param on_invalid_row: with `quarantine`, rows that `check` refuses go into a segment of their own.
-    :param inline_bytes: a segment of at most this number of bytes is reported, and gets no file. Refused
-        rows, which are few and rare, always get a file.
+    :param inline_bytes: a segment of at most this number of bytes is reported, and gets no file. Refused rows
+        are rare, and always get a file.
     :raises InvalidRow: `check` refuses a row, or a text is not UTF-8. Nothing of the epoch is published then.
     :raises LogFull: the disk is full.
     :raises LogUnavailable: the store of the log refuses, or does not answer.

@@ -50,7 +50,7 @@ class MicroBatch(NamedTuple):
         return next(iter(self.plans.values())).key
 
     def append(self, batches: Iterable[pa.RecordBatch], task: Task) -> Appended:
-        """Append a partition's rows to the log, in the task; see `append`.
+        """Append a partition's rows to the log, in the task; see `publish.append.append`.
 
         :raises InvalidRow: a target would refuse a row.
         """
@@ -68,7 +68,7 @@ class MicroBatch(NamedTuple):
         )
 
     def _checked(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Let each target refuse rows.
+        """Return the batch after each target has checked the rows.
 
         A single target casts the rows, too. If there are several targets, each casts the rows in its flush.
         """

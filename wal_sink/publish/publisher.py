@@ -259,7 +259,7 @@ class Publisher:
 
 
 def discard(store: LogStore, appended: Iterable[Appended]) -> None:
-    """Delete segments that no manifest names. After an error they stay until their epoch is trimmed."""
+    """Delete segments that no manifest names. If that fails, they stay until their epoch is trimmed."""
     try:
         store.delete(segment.path for task in appended for segment in task.files)
     except OSError as error:
@@ -267,7 +267,7 @@ def discard(store: LogStore, appended: Iterable[Appended]) -> None:
 
 
 def discard_call(store: LogStore, execution: Execution, call: str) -> None:
-    """Delete the segments of the tasks of one call. None of the tasks has reported. Errors as in `discard`.
+    """Delete the segments of the tasks of one call, if no task has reported; errors as in `discard`.
 
     :param call: prefix of the nonces of these segments.
     """
@@ -383,7 +383,7 @@ class _SpaceWait:
 
 
 _NO_FLUSHER = OncePerMinute()
-"""Shared by the process, since each `commit()` makes a `Publisher`."""
+"""Limits the warning of no flusher. One for the process, since each `commit()` makes a `Publisher`."""
 
 
 def _flusher_summary(report: FlusherReport | None, now_us: int) -> str:

@@ -70,8 +70,9 @@ def locate(
     """Make the URLs of checkpoint and log absolute, and assign the options of their stores.
 
     :param folder: where a relative `wal_location` is resolved; None for the current folder.
-    :param wal_options: for the log's store. None: the options of the checkpoint, if the log is inside it.
-    :param checkpoint_options: for the checkpoint's store. None: `wal_options`, if both stores are of one
+    :param wal_options: for the log's store. None for the options of the checkpoint, if the log is inside the
+        checkpoint.
+    :param checkpoint_options: for the checkpoint's store. None for `wal_options`, if both stores are of one
         kind.
     :raises OptionError: a URL cannot be the place of a checkpoint or a log.
     """
@@ -160,7 +161,7 @@ def is_folder(url: str) -> bool:
 
 
 def _shared(option: str, url: str, options: StorageOptions) -> StateBackend:
-    """Open a store that other processes reach, too.
+    """Open a store, which other processes must reach, too.
 
     :param option: name of the option that has the URL, for errors.
     :raises OptionError: the URL cannot be used, or names memory of this process.
@@ -189,7 +190,7 @@ def _folder_of(log: str, query_id: str, checkpoint: str, argument: str) -> str:
 
 
 def refuse_other_log(store: LogStore, checkpoint: Checkpoint) -> None:
-    """Refuse a log that is not the one which the checkpoint names.
+    """Refuse a log if the checkpoint names another log.
 
     :raises WrongOwner: epochs may be pending in the log that the checkpoint names.
     """
@@ -259,7 +260,7 @@ def store_errors(what: str = "The log or the checkpoint") -> Iterator[None]:
 
 @contextlib.contextmanager
 def log_errors(url: str) -> Iterator[None]:
-    """Convert the errors of a block of a query that writes to the log. The remedies are for the query.
+    """Convert the errors of a block that writes to the log. The remedies are for a running query.
 
     :param url: URL of the log.
     :raises LogFull: the disk is full, or a quota is used up.
@@ -313,7 +314,7 @@ class LogPlace(NamedTuple):
 def open_root(url: str, options: Mapping[str, object] | None) -> StateBackend:
     """Open a folder or a bucket's prefix. No I/O.
 
-    :param options: for object stores. Folders ignore them.
+    :param options: options of an object store; ignored for a folder.
     :raises StateBackendError: no store can be opened at the URL.
     """
     return open_backend(url, StorageOptions(None if is_folder(url) else options))

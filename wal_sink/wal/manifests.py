@@ -23,8 +23,8 @@ _KEPT_BYTES = 16 * 1024 * 1024
 class ManifestChain:
     """Reads the chain of a log's manifests, for one flusher or command that reads epochs in ascending order.
 
-    Memory: 1 kB for each epoch between the reader and the newest epoch, and 16 MiB. The first call in a long
-    backlog reads every manifest of the backlog once.
+    The first call in a backlog reads every manifest of the backlog once. Memory: 16 MiB, and 1 kB for each
+    epoch of the backlog.
     """
 
     def __init__(self, store: LogStore) -> None:
@@ -134,9 +134,9 @@ def new_manifest(
     published_us: int,
     sendings: int = 1,
 ) -> Manifest:
-    """Return the manifest of an epoch. It continues timestamps and sums of its predecessor.
+    """Return a manifest that continues the timestamps and the sums of its predecessor.
 
-    :param batch: the reports of all tasks, joined.
+    :param batch: the segments of all tasks, in one report.
     :param plan: key of the plans by which the rows were checked.
     :param published_us: time of this call, microseconds since 1970.
     :param sendings: how many times the rows may be sent with write timestamps of their own.
@@ -163,7 +163,7 @@ def new_manifest(
 
 
 def create_manifest(store: LogStore, path: str, manifest: Manifest) -> Published:
-    """Create a manifest durably. Return the manifest that exists under this name, with its digest.
+    """Create a manifest durably, unless the path is taken. Return the manifest at the path, with its digest.
 
     :raises CorruptLog: the existing manifest cannot be read, or was deleted in between.
     """

@@ -42,9 +42,7 @@ _WITHOUT_THREADS = pa.ipc.IpcReadOptions(use_threads=False)
 
 
 class SegmentWriter:
-    """Writes the segment of one task. Memory: one batch, and `inline_bytes`.
-
-    The segment is valid after `close`.
+    """Writes the segment of one task, which is valid after `close`. Memory: one batch, and `inline_bytes`.
 
     :param path: path of the segment, below the log's folder.
     :param open_file: opens the file at `path`; called for a segment of more than `inline_bytes` only.
@@ -139,7 +137,7 @@ def read_segment(
     A large file is read twice, so that no row of a damaged segment is ever sent. Memory: one batch, or a
     segment of 4 MiB.
 
-    :param start: the first row, counted from 0. Batches before it are decoded and dropped.
+    :param start: the first row, counted from 0. Batches before this row are decoded and dropped.
     :param stop: the row after the last one; None for all rows.
     :raises MissingSegment: the segment is gone. Raised before the first batch.
     :raises CorruptLog: the segment is not what its task wrote, is not an Arrow file, or has another number of
@@ -241,14 +239,15 @@ def _refuse_changed(actual: tuple[int, str], ref: SegmentRef, log: str) -> None:
 ROW = "row"
 TEXTS = ("kind", "target", "column", "reason", "remedy")
 """Columns of a refused row beside the row itself. `kind`: `InvalidRow` if a task refused the row,
-`TargetRefused` if a server did. `target`: which of several targets refused it, or empty. `column`: the
-column that causes the refusal, or empty. `reason`: what is wrong. `remedy`: what to do."""
+`TargetRefused` if a server did. `target`: the target that refused the row; empty for a single target.
+`column`: the column that causes the refusal, or empty. `reason`: the problem. `remedy`: what the reader does
+next."""
 
 
 def with_reasons(rows: pa.RecordBatch, texts: tuple[str, ...]) -> pa.RecordBatch:
-    """Return rows with the reason why they were refused, as a segment has them.
+    """Return refused rows in the columns of a segment: `ROW`, then `TEXTS`.
 
-    :param texts: one for each of `TEXTS`, the same for all rows.
+    :param texts: one value for each column of `TEXTS`, the same for all rows.
     """
     structs = pa.StructArray.from_arrays(rows.columns, fields=list(rows.schema))
     reasons = [_repeated(text, rows.num_rows) for text in texts]

@@ -30,10 +30,10 @@ LogStore = StateBackend
 
 
 KEPT = 100
-"""How many states stay."""
+"""How many of the newest states stay in the log."""
 
 _DELETED_AT_A_TIME = 20
-"""How many states are deleted at a time, by one request."""
+"""How many old states one request deletes."""
 
 Change = Callable[[State], State | None]
 """A transition of `protocol.state` with its arguments, which returns the next state, or None for no
