@@ -377,7 +377,7 @@ def test_ledger_whose_requests_never_end_is_an_outage(
     """The effect of an update is unknown, and a read raises an outage."""
     chosen, query_id = options(node), f"q-{uuid.uuid4()}"
     with connect(chosen) as connection:
-        ledger = Ledger(connection.session, chosen.ledger, query_id, timeout_s=2)
+        ledger = Ledger(connection.session, chosen.ledger, query_id, deadline_s=2)
         current = first_row(query_id)
         assert ledger.compare_and_set(None, current) is Outcome.APPLIED
         new = following(current)

@@ -1,7 +1,7 @@
 """The ledger of the Cassandra target: its table, and the row of one query.
 
-Only conditional statements write the row (rule `ledger`). An unconditional write of another program could
-hide later updates, so only the sink may write to the table.
+Only conditional statements write the row. An unconditional write by another program could hide later
+updates, so no other program may write to the table.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from wal_sink.model.ledger import LedgerRow, Outcome
 from wal_sink.targets.cassandra.driver.connection import LEDGER_READ, ROWS
 from wal_sink.targets.cassandra.driver.errors import (
     classify,
-    create_table,
     effect_unknown,
     execute,
     retrying,
@@ -28,6 +27,7 @@ from wal_sink.targets.cassandra.driver.internals import ConfigurationException, 
 from wal_sink.targets.cassandra.row_plan import TableName
 from wal_sink.targets.cassandra.table import (
     TableMetadata,
+    create_table,
     keyspace_statement,
     read_table,
     refuse_not_durable,
@@ -50,18 +50,18 @@ class Ledger:
     """The ledger row of one query.
 
     :param session: the driver's session.
-    :param timeout_s: the seconds after which a request counts as lost.
+    :param deadline_s: seconds to wait for the driver, see `errors.execute`.
     """
 
-    def __init__(self, session: Any, table: TableName, query_id: str, timeout_s: float) -> None:
+    def __init__(self, session: Any, table: TableName, query_id: str, deadline_s: float) -> None:
         self._session = session
-        self._timeout_s = timeout_s
+        self._deadline_s = deadline_s
         self._table = str(table)
         self._query_id = query_id
         self._prepare = functools.cache(session.prepare)
 
     def read(self) -> LedgerRow | None:
-        """Read the row at the serial consistency level. A failed read is repeated.
+        """Read the row at the serial consistency level. Repeat a failed read.
 
         :raises TargetUnavailable: the cluster does not answer.
         :raises CorruptLog: the row is not a ledger row of this version.
@@ -80,7 +80,7 @@ class Ledger:
         return LedgerRow.from_cells((self._query_id, *row), f"the ledger {self._table}")
 
     def compare_and_set(self, expected: LedgerRow | None, new: LedgerRow) -> Outcome:
-        """Write the row if the present row equals the expected row."""
+        """Write the new row if the present row equals the expected row."""
         if expected is None:
             insert = (
                 f"INSERT INTO {self._table} ({', '.join(LEDGER_COLUMNS)}) "  # noqa: S608 -- quoted name
@@ -109,17 +109,17 @@ class Ledger:
         return Outcome.APPLIED if result.was_applied else Outcome.CONFLICT
 
     def _execute(self, statement: str, values: tuple[object, ...], profile: str) -> Any:
-        prepared, timeout_s = self._prepare(statement), self._timeout_s
-        return execute(self._session, prepared, values, profile=profile, timeout_s=timeout_s)
+        prepared, deadline_s = self._prepare(statement), self._deadline_s
+        return execute(self._session, prepared, values, profile=profile, deadline_s=deadline_s)
 
 
 def create_ledger(name: TableName, *, with_id: bool = True) -> str:
-    """Return the CREATE TABLE of the ledger. The table's id follows from its name.
+    """Return the CREATE TABLE of the ledger, with an id that depends only on the table's name.
 
-    Before Cassandra 6 each node would choose an id of its own. If two queries started for the first time at
-    once, one table would then replace the other, and a ledger row would be lost.
+    Otherwise each node before Cassandra 6 would choose a random id. If two queries created the table at the
+    same time, one table would replace the other, and a ledger row would be lost.
 
-    :param with_id: False for a server that refuses a chosen id.
+    :param with_id: False for a server that refuses an id in CREATE TABLE.
     """
     columns = ", ".join(
         f"{column} {cql}" + (" PRIMARY KEY" if column == "query_id" else "")
@@ -130,7 +130,7 @@ def create_ledger(name: TableName, *, with_id: bool = True) -> str:
 
 
 def ledger_id(name: TableName) -> UUID:
-    """Return the id of the ledger's table: a digest of its name."""
+    """Return the id of the ledger's table, a digest of the table's name."""
     return uuid5(_IDS, str(name))
 
 
@@ -138,7 +138,7 @@ def ensure_ledger_table(session: Any, name: TableName, *, create: bool = True) -
     """Create the ledger's table if it is missing.
 
     :param session: the driver's session.
-    :param create: False to create nothing, and to accept that the table is missing.
+    :param create: False to create nothing, and to accept a missing table.
     :raises SchemaMismatch: the role may not create the table, or a table of that name has other columns.
     :raises TargetUnavailable: not all nodes have the new table yet.
     """
@@ -179,17 +179,16 @@ def refuse_other_ledger(metadata: TableMetadata) -> None:
 
 
 def _create(session: Any, name: TableName) -> None:
-    """Create the table, without a chosen id if the server refuses one."""
     try:
         create_table(session, create_ledger(name), name, _KIND)
     except (InvalidRequest, SyntaxException, ConfigurationException) as error:
         if not re.search(rf"\b{_PROPERTY}\b", str(error)):
             raise
         log.warning(
-            "the ledger table %s is created without a chosen id, which the server refuses (%s). Start one"
-            " query first: if two queries start for the first time at once, two tables could be created"
-            " under this name, and the ledger row of one query be lost",
-            name,
+            "the server refuses an id for the ledger table (%s), so %s is created without one. Start one"
+            " query first: if two queries create the table at the same time, the ledger row of one query"
+            " can be lost",
             error,
+            name,
         )
         create_table(session, create_ledger(name, with_id=False), name, _KIND)

@@ -1,4 +1,4 @@
-"""Makes the plan of a query when it starts: matches the DataFrame with the table, creates missing tables."""
+"""Makes the plan of a query when the query starts: compares the DataFrame with the table, creates tables."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from cassandra import AlreadyExists
 from wal_sink.errors import SchemaMismatch
 from wal_sink.model.plan import Column, Plan, Role, canonical
 from wal_sink.targets.cassandra.driver.connection import connect, errors_translated
-from wal_sink.targets.cassandra.driver.errors import create_table
 from wal_sink.targets.cassandra.ledger import ensure_ledger_table
 from wal_sink.targets.cassandra.options import (
     COLUMNS_OPTION,
@@ -33,6 +32,7 @@ from wal_sink.targets.cassandra.table import (
     TableMetadata,
     add_column_statement,
     create_statement,
+    create_table,
     keyspace_statement,
     new_table,
     proposed_statements,
@@ -52,9 +52,9 @@ log = logging.getLogger(__name__)
 def make_plan(
     options: CassandraOptions, schema: pa.Schema, key: str, *, create: bool = True
 ) -> Plan:
-    """Compare the DataFrame with the table, and create the table and the ledger's table if they are missing.
+    """Compare the DataFrame with the table. Create the ledger's table, and with createTable also the table.
 
-    :param create: False to create nothing; the plan then has the statement that a start would run.
+    :param create: False to create nothing. Then the plan has the statement that a start would run.
     :raises SchemaMismatch: the DataFrame does not fit, or a table cannot be written exactly once.
     :raises TargetUnavailable: the cluster does not answer.
     :raises TargetRefused: the cluster refuses a statement, for example for a missing permission.
@@ -81,7 +81,7 @@ def make_plan(
 def _table_to_create(
     options: CassandraOptions, schema: pa.Schema, metadata: TableMetadata
 ) -> TableMetadata | None:
-    """Return the table that createTable creates; None if the name is taken, or the keyspace is missing."""
+    """Return the table that createTable creates; None if the name is in use, or the keyspace is missing."""
     is_used = metadata.exists or metadata.name.table in metadata.views
     if is_used or metadata.name.keyspace not in metadata.keyspaces:
         return None
@@ -142,7 +142,7 @@ def match_columns(
     *,
     update: bool = False,
 ) -> tuple[Column, ...]:
-    """Return the columns of the plan, in the DataFrame's order.
+    """Return the columns of the plan in the DataFrame's order, without control columns.
 
     :param names: the table's names of renamed columns, by the DataFrame's names.
     :param update: True if rows are written by UPDATE.
@@ -155,7 +155,7 @@ def match_columns(
 
 
 class CassandraRules(TableRules):
-    """The rules of Cassandra for types and keys, and the remedies for columns that do not fit."""
+    """The rules for columns of a table of Cassandra, and the remedies for columns that break them."""
 
     def __init__(
         self, schema: pa.Schema, metadata: TableMetadata, names: Mapping[str, str], *, update: bool
@@ -167,7 +167,8 @@ class CassandraRules(TableRules):
 
     @property
     def columns(self) -> list[TableColumn]:
-        """The columns of the table. An UPDATE of static columns alone needs no clustering columns."""
+        """The columns of the table."""
+        # An UPDATE that sets only static columns needs no clustering columns.
         may_lack = ("clustering",) if self._update and self._static_alone else ()
         return [
             TableColumn(
@@ -181,14 +182,14 @@ class CassandraRules(TableRules):
         ]
 
     def about_type(self, field: pa.Field, column: TableColumn) -> Sequence[str]:
-        """Return a line for each part of the column that does not fit."""
+        """Return a line for each part of the column whose type does not fit."""
         tree = parse(column.type, self._metadata.types)
         return [*map(str, mismatches(field.name, field.type, tree))]
 
     def about_missing(self, field: pa.Field, free: Collection[str]) -> str:
         """Return the remedy for a column that the table lacks.
 
-        If the table has the name in another case, the remedy is a rename: the name is probably a slip.
+        The remedy is a rename if the table has the name in other letter case.
         """
         name = field.name
         if name in self._names:
@@ -201,12 +202,12 @@ class CassandraRules(TableRules):
         return super().about_missing(field, free)
 
     def to_add(self, field: pa.Field) -> str:
-        """Return the ALTER TABLE that adds the column; empty if the column needs a new type, too."""
+        """Return the ALTER TABLE that adds the column; empty if it needs a user-defined type."""
         add = add_column_statement(self._metadata.name, field)
         return f"run: {add}" if add else ""
 
     def about_required(self, column: TableColumn) -> str:
-        """Return problem and remedy for a column of the key that the DataFrame lacks."""
+        """Return problem and remedy for a key column that the DataFrame lacks."""
         update = (
             ", or set cassandra.writeMode to update, which writes a partition's static columns alone"
             if column.role == "clustering" and not self._update and self._static_alone
@@ -221,7 +222,7 @@ class CassandraRules(TableRules):
 def used_types(
     columns: tuple[Column, ...], metadata: TableMetadata
 ) -> dict[str, tuple[tuple[str, str], ...]]:
-    """Return the user-defined types of the columns, including types inside other types."""
+    """Return the user-defined types of the columns by name, including types inside other types."""
     trees = [parse(column.type, metadata.types) for column in columns]
     names = {name for tree in trees for name in user_type_names(tree)}
     return {name: tuple(metadata.types[name]) for name in sorted(names)}
@@ -249,7 +250,7 @@ def _refuse_table(schema: pa.Schema, metadata: TableMetadata) -> None:
         )
     if any(column.type == "counter" for column in metadata.columns):
         raise SchemaMismatch(
-            f"{metadata.name} is a counter table: counters take no write timestamp, so "
+            f"{metadata.name} is a counter table: counters have no write timestamp, so "
             "an increment cannot be written exactly once.",
             "Write the totals to a table without counters: aggregate in Spark, and write them by"
             " wal_sink.batch_writer in update mode.",
@@ -257,7 +258,10 @@ def _refuse_table(schema: pa.Schema, metadata: TableMetadata) -> None:
 
 
 def about_other_names(schema: pa.Schema, names: Mapping[str, str]) -> Iterator[str]:
-    """Yield the problems of the option `cassandra.columns`."""
+    """Yield the problems of the option `cassandra.columns` with this DataFrame.
+
+    :param names: the table's names of renamed columns, by the DataFrame's names.
+    """
     for name, column in names.items():
         if name not in schema.names:
             yield (
@@ -274,10 +278,10 @@ def about_other_names(schema: pa.Schema, names: Mapping[str, str]) -> Iterator[s
 def refuse_no_update(metadata: TableMetadata, columns: Sequence[Column], operation: str) -> None:
     """Refuse columns that no UPDATE can write.
 
-    :param columns: the columns of the table that the DataFrame has.
-    :param operation: the value of `operationColumn`.
-    :raises SchemaMismatch: there is no value to set; or the values are static, and the rows have clustering
-        columns or may be deletes.
+    :param columns: the table's columns that the DataFrame has.
+    :param operation: the value of the option `operationColumn`.
+    :raises SchemaMismatch: the DataFrame has only the key. Or all its other columns are static, and it has
+        clustering columns or deletes.
     """
     roles = {column.role for column in columns}
     if not roles & {"static", "regular"}:
@@ -307,9 +311,9 @@ _FROZEN = "Make the columns frozen<list<…>>, leave them out of the DataFrame"
 def refuse_repeated_lists(plan: CassandraPlan, metadata: TableMetadata) -> None:
     """Refuse options that conflict with lists that are not frozen.
 
-    Each write of such a list adds new elements. So a row gets a higher timestamp each time it is sent (rule
-    `repeatable`), and an event time cannot be the timestamp. A TTL in seconds would count from the new
-    timestamp, and grow.
+    Each write of such a list adds new elements. So the flusher sends a row with a higher timestamp each time,
+    and an event time cannot be the timestamp. A TTL in seconds would count from the higher timestamp, and the
+    row would expire later.
 
     :raises SchemaMismatch: the plan has such a list, and event times or a TTL in seconds.
     """
@@ -330,7 +334,7 @@ def refuse_repeated_lists(plan: CassandraPlan, metadata: TableMetadata) -> None:
     if names := ", ".join(name for name, value in seconds.items() if value):
         raise SchemaMismatch(
             f"{metadata.name} has lists that are not frozen, and its rows have a TTL in seconds ({names})."
-            " The TTL counts from a row's timestamp, which grows each time that a list is sent.",
+            " The TTL counts from a row's timestamp, which is higher each time that a list is sent.",
             f"{_FROZEN}; or use only {EXPIRES_AT_COLUMN}, and run:\nALTER TABLE {metadata.name} WITH"
             " default_time_to_live = 0;",
         )

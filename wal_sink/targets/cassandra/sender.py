@@ -1,4 +1,4 @@
-"""Sends idempotent requests until all are acknowledged, and finds the rows that the server refuses."""
+"""Sends requests until all rows are acknowledged, except the rows that the server refuses."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from functools import partial
 
 from cassandra import WriteFailure
 
@@ -17,10 +16,10 @@ from wal_sink.targets.cassandra.driver.connection import ROWS, Connection
 from wal_sink.targets.cassandra.driver.errors import (
     PATIENCE_S,
     classify,
+    deadline_s,
     execute,
     is_refused,
     is_worth_repeating,
-    longest_s,
     retrying,
     was_not_sent,
 )
@@ -47,17 +46,15 @@ _WARN_EVERY_S = 10.0
 
 
 class Sender:
-    """Sends requests over one connection. Requests may be in flight between two calls.
+    """Sends requests over one connection, from one thread. Requests may be in flight between two calls.
 
-    A failed request is sent again through the driver's own classes, one request at a time. The driver
-    prepares a statement that a node has forgotten, and tries other replicas.
-
-    One thread uses it.
+    The sender repeats failed requests one by one, through the driver's own classes. The driver tries other
+    replicas, and prepares a statement again if a node has forgotten it.
 
     :param concurrency: limits the requests in flight.
-    :param metrics: counts the requests that are sent again, and those in flight.
+    :param metrics: counts repeated requests and requests in flight.
     :param timeout_s: seconds to wait for an answer.
-    :param patience_s: seconds without any acknowledgement after which the sender gives up.
+    :param patience_s: seconds without any acknowledgement after which `send` and `drain` raise an error.
     """
 
     def __init__(
@@ -72,30 +69,29 @@ class Sender:
         self._session = connection.session
         self._pipeline = RequestPipeline(connection, concurrency, timeout_s, metrics)
         self._metrics = metrics
-        self._lost_s = longest_s(timeout_s)
+        self._deadline_s = deadline_s(timeout_s)
         self._patience_s = patience_s
         self._failures: list[FailedRequest] = []
-        self._search = RefusedRowSearch()
+        self._search = RefusedRowSearch(self._execute)
         self._has_progress = False
-        """True if a request has succeeded since the last try to repeat the failed requests."""
+        """True if a row was acknowledged or skipped since failed requests were last repeated."""
         self._warned_s = float("-inf")
 
     @property
     def refused(self) -> list[RefusedRow]:
-        """The rows that the server has refused since the last `drain`. They are skipped."""
+        """The rows that the server has refused since the last `drain`. The sender skips these rows."""
         return self._search.refused
 
     def send(self, requests: Iterable[EncodedBatch]) -> None:
-        """Send every request. Return when the last one is sent, without its answer.
+        """Send requests, and return without waiting for all answers.
 
-        After a failure, including that of a request of an earlier call, no new requests are sent. The sender
-        waits for the requests in flight and repeats the failed ones, with growing pauses, so that it adds no
-        load to a cluster in trouble.
+        After a failure the sender waits for the requests in flight, and repeats the failed requests with
+        growing pauses. Meanwhile it sends no new request, which would be more load for a cluster in trouble.
 
-        After an error any request since the last `drain` may be lost, and the sender must not be used again.
+        After an error any request since the last `drain` may be lost. The sender must not be used again.
 
-        :param requests: created while earlier requests are in flight.
-        :raises TargetUnavailable: no request has succeeded for `patience_s`.
+        :param requests: an iterable that is read while earlier requests are in flight.
+        :raises TargetUnavailable: no request was acknowledged for `patience_s`.
         :raises TargetRefused: the server refuses rows, and accepts none.
         :raises Exception: an error of the driver that another try cannot cure.
         """
@@ -105,19 +101,18 @@ class Sender:
             if self._failures:
                 self._recover()
             if not self._pipeline.send(group):
-                none = NoConnectionsAvailable("no connection takes requests now")
-                self._failures += [FailedRequest(request, none) for request in group.requests]
+                error = NoConnectionsAvailable("no connection takes requests now")
+                self._failures += [FailedRequest(request, error) for request in group.requests]
 
     def drain(self) -> list[RefusedRow]:
-        """Wait until every request is acknowledged.
+        """Wait until every row is acknowledged or refused, and return the refused rows.
 
-        :returns: the rows that the server refuses.
         :raises Exception: the same errors as `send`.
         """
         self._await_all()
         if self._failures:
             self._recover()
-        search, self._search = self._search, RefusedRowSearch()
+        search, self._search = self._search, RefusedRowSearch(self._execute)
         return search.refused
 
     def _await_all(self) -> None:
@@ -125,7 +120,6 @@ class Sender:
             self._await_group()
 
     def _await_group(self) -> None:
-        """Wait until a group has ended, and keep its failed requests."""
         sent = self._pipeline.await_group()
         if sent.witness is not None:
             self._has_progress = True
@@ -133,18 +127,18 @@ class Sender:
         self._failures += sent.failed
 
     def _recover(self) -> None:
-        """Repeat failed requests until all are acknowledged, or patience ends."""
+        """Repeat failed requests until all are acknowledged, or none was for the time of the patience."""
         self._await_all()
         sent_once = any(failed.request.statements.sent_once for failed in self._failures)
         patience_s = 0.0 if sent_once else self._patience_s
         try:
-            while self._failures:  # each acknowledgement renews the patience
+            while self._failures:  # each acknowledgement starts the patience again
                 self._has_progress = False
                 for attempt in retrying(patience_s):
                     with attempt:
                         self._repeat(is_first=attempt.retry_state.attempt_number == 1)
                         if self._failures and not self._has_progress:
-                            raise self._worst()
+                            raise self._worst_error()
         except Exception as error:
             number = len(self._failures)
             self._failures.clear()  # the flusher writes the window again
@@ -157,10 +151,10 @@ class Sender:
             ) from error
 
     def _repeat(self, *, is_first: bool) -> None:
-        """Send failed requests again until one fails again. Requests after that one are kept as failed.
+        """Repeat failed requests until one fails again. The requests after it stay in `_failures`.
 
-        :param is_first: True to send only requests that no node has carried out. Others wait for the first
-            pause.
+        :param is_first: True to repeat only requests that no node has carried out or that were refused. Other
+            requests need a pause first.
         """
         pending, self._failures = deque(self._failures), []
         deferred = list[FailedRequest]()
@@ -174,10 +168,9 @@ class Sender:
                 self._send_alone(failed)
         self._failures += [*deferred, *pending]
         if self._failures:
-            self._warn()
+            self._log_failures()
 
     def _send_alone(self, failed: FailedRequest) -> None:
-        """Send a request again, and wait for its answer."""
         if not was_not_executed(failed.error):
             self._metrics.retried(classify(failed.error))
         error = self._execute(failed.request)
@@ -189,12 +182,12 @@ class Sender:
             self._failures.append(FailedRequest(failed.request, error))
 
     def _halve(self, failed: FailedRequest) -> None:
-        """Find the rows for which a request is refused, and write its other rows.
+        """Find the rows that the server refuses, and write the other rows of a refused request.
 
         :raises TargetRefused: the server accepts no row.
         """
         try:
-            refused = self._search.write(failed.request, self._execute)
+            refused = self._search.write(failed.request)
         except WalSinkError:
             raise
         except Exception as outage:  # noqa: BLE001 -- repeated as a failure
@@ -205,34 +198,26 @@ class Sender:
             log.warning(
                 "Cassandra refused %d rows in one request and accepted them in several. If this"
                 " repeats, lower cassandra.batchRows or cassandra.batchBytes. Cause: %r",
-                *(len(failed.request), failed.error),
+                len(failed.request),
+                failed.error,
             )
 
     def _execute(self, request: EncodedBatch) -> Exception | None:
-        """Send a request through the driver, and wait for its answer. Return its error."""
+        """Send a request through the driver, and return its error; None if it is acknowledged."""
+        statement, deadline = driver_statement(request), self._deadline_s
         try:
-            execute(
-                self._session,
-                driver_statement(request),
-                None,
-                profile=ROWS,
-                timeout_s=self._lost_s,
-            )
+            execute(self._session, statement, None, profile=ROWS, deadline_s=deadline)
         except Exception as error:  # noqa: BLE001 -- the caller classifies it
             return error
         return None
 
-    def _worst(self) -> Exception:
-        """Return the error with the worst class."""
+    def _worst_error(self) -> Exception:
         errors = [failed.error for failed in self._failures]
         classes = {classify(error): error for error in errors}
         return classes.get("fatal") or classes.get("throttle") or errors[0]
 
-    def _warn(self) -> None:
-        """Log the failures.
-
-        Only one log line in ten seconds is a warning: an overload may last for hours.
-        """
+    def _log_failures(self) -> None:
+        """Log the failures, as a warning at most every ten seconds: an overload may last for hours."""
         now_s = time.monotonic()
         is_due = now_s - self._warned_s >= _WARN_EVERY_S
         log.log(
@@ -245,16 +230,15 @@ class Sender:
 
 
 def was_not_executed(error: Exception) -> bool:
-    """Return True if no node has carried out a request, so it may be sent again at once.
+    """Return True if no node has carried out a request, so the request may be sent again at once.
 
-    Either no connection had room for the request, or a node has forgotten its statement.
+    Either no connection had room for the request, or a node has forgotten the prepared statement.
     """
     is_unsent = was_not_sent(error) or isinstance(error, NoConnectionsAvailable)
     return is_unsent or isinstance(error, PreparedQueryNotFound)
 
 
 def _remedy(error: Exception) -> str:
-    """Return the remedy for an outage."""
     if not isinstance(error, WriteFailure):
         return "Repair the cluster; the rows are safe in the log and will be written again."
     return (
@@ -264,65 +248,58 @@ def _remedy(error: Exception) -> str:
     )
 
 
-Send = Callable[[EncodedBatch], Exception | None]
-"""Sends a request and waits for the answer. Returns the error, or None if the request is acknowledged."""
-
-
 class RefusedRowSearch:
-    """Finds the rows of one window that the server refuses by halving their request, and writes the others.
+    """Finds the rows of one window that the server refuses, by halving their requests.
 
-    A node may refuse a row for a moment, and accept it a little later. So a row is blamed only if the server
-    refuses the row alone, accepts another row after that, and refuses the row again. If the server has
-    accepted no other row of the window, two refusals are enough; but many of them mean that the table is at
-    fault, and not the rows.
+    A node may refuse a row for a moment, and accept it a little later. So the search blames a row only if the
+    server refuses the row alone, accepts another row of the window, and refuses the row again. If the server
+    accepts no row of the window, two refusals are enough. Then more than `MOST_REFUSED` refused rows are an
+    error of the table.
 
-    The failures of a full disk, a full CDC space or an overload never blame a row: `errors.is_refused`
-    excludes them.
+    :param send: sends a request and waits for the answer. Returns the error; None if all rows are written.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, send: Callable[[EncodedBatch], Exception | None]) -> None:
+        self._send = send
         self.refused: list[RefusedRow] = []
         self.witness: EncodedBatch | None = None
         """An acknowledged request of the window; None if the server has accepted no row yet."""
 
-    def write(self, refused: EncodedBatch, send: Send) -> int:
+    def write(self, refused: EncodedBatch) -> int:
         """Write the rows of a refused request in ever smaller parts. Return the number of refused rows.
 
-        For each refused row of n rows, about 2 log2(n) requests are sent. If an error is raised, no row of
-        the request is blamed.
+        After an exception, no row of the request is in `refused`.
 
-        :raises TargetRefused: more than `MOST_REFUSED` rows are refused and none is accepted: the table is
-            at fault. Or the refused row cannot be named.
-        :raises Exception: an error that `send` has returned and that does not concern a row: an outage.
+        :raises TargetRefused: more than `MOST_REFUSED` rows are refused and none is accepted. Or a refused
+            row has no write timestamp by which the log could find it.
+        :raises Exception: an error that is not a refusal, such as an outage.
         """
         suspects = list[FailedRequest]()
-        for row, error in find_refused(refused, partial(self._sent, send), EncodedBatch.halves):
+        for row, error in find_refused(refused, self._refusal, EncodedBatch.halves):
             suspects.append(FailedRequest(row, error))
             if self.witness is None and len(self.refused) + len(suspects) > MOST_REFUSED:
                 raise refusal_error(*suspects[-1])
         if suspects and not refused.statements.sent_once:  # else no accepted row may be sent again
-            suspects = self._refused_again(suspects, send)
-        self.refused += [
-            RefusedRow(_required_us(failed), refusal_error(*failed)) for failed in suspects
-        ]
+            suspects = self._refused_again(suspects)
+        self.refused += [_refused_row(*failed) for failed in suspects]
         return len(suspects)
 
-    def _refused_again(self, suspects: list[FailedRequest], send: Send) -> list[FailedRequest]:
-        """Send an accepted row, then the suspects. Return the suspects that are refused again."""
+    def _refused_again(self, suspects: list[FailedRequest]) -> list[FailedRequest]:
+        """Send an accepted request, then the suspects. Return the suspects that are refused again."""
         witness = self.witness
-        if witness and not witness.statements.sent_once and (outage := send(witness)):
+        if witness and not witness.statements.sent_once and (outage := self._send(witness)):
             raise outage
         blamed = list[FailedRequest]()
         for suspect in suspects:
-            if error := self._sent(send, suspect.request):
+            if error := self._refusal(suspect.request):
                 blamed.append(FailedRequest(suspect.request, error))
         if witness is None and self.witness is not None:
-            return self._refused_again(blamed, send)  # with the row that is accepted now
+            return self._refused_again(blamed)  # with the suspect that was accepted as the witness
         return blamed
 
-    def _sent(self, send: Send, request: EncodedBatch) -> Exception | None:
+    def _refusal(self, request: EncodedBatch) -> Exception | None:
         """Send a request; return the error by which it is refused, and raise any other error."""
-        error = send(request)
+        error = self._send(request)
         if error is None:
             self.witness = request
         elif not is_refused(error):
@@ -330,15 +307,11 @@ class RefusedRowSearch:
         return error
 
 
-def _required_us(failed: FailedRequest) -> int:
-    """Return the write timestamp by which the log finds the only row of a request.
-
-    :raises TargetRefused: the row has no such timestamp.
-    """
-    us = ledger_us(failed.request)
+def _refused_row(request: EncodedBatch, error: Exception) -> RefusedRow:
+    refused, us = refusal_error(request, error), ledger_us(request)
     if us is None:
-        raise refusal_error(*failed)
-    return us
+        raise refused
+    return RefusedRow(us, refused)
 
 
 def refusal_error(request: EncodedBatch, error: Exception) -> TargetRefused:
@@ -350,9 +323,9 @@ def refusal_error(request: EncodedBatch, error: Exception) -> TargetRefused:
 
 
 def ledger_us(request: EncodedBatch) -> int | None:
-    """Return the write timestamp that the ledger counts for the first row of a request.
+    """Return the write timestamp of a request's first row; None if it is an event time.
 
-    None if the row has an event time in place of that timestamp.
+    The log finds a refused row by its write timestamp, and does not know event times.
     """
     query_id, values = next(request.rows())
     statement = request.statements.by_id[query_id]
@@ -363,13 +336,13 @@ def ledger_us(request: EncodedBatch) -> int | None:
 
 
 def first_row_text(request: EncodedBatch) -> str:
-    """Return the key of the first row of a request, and its table."""
+    """Return the key of a request's first row, and the table, as errors name them."""
     query_id, values = next(request.rows())
     statement = request.statements.by_id[query_id]
     types = [column.type for column in statement.prepared.column_metadata]
     decoded = [
         kind.from_binary(value, statement.prepared.protocol_version)
-        if column.role in KEY  # others are not shown
+        if column.role in KEY  # `key_text` shows no other values
         else None
         for column, kind, value in zip(
             statement.plan.columns,

@@ -1,4 +1,4 @@
-"""A flusher's connection: `write` sends rows without waiting, `drain` waits for all answers."""
+"""A flusher's session: `write` sends rows without waiting for answers, `drain` waits for all answers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from wal_sink.model.plan import Plan
 from wal_sink.targets.base import IdempotentSession, RefusedRow, RowSlice, RowsRefused
 from wal_sink.targets.cassandra.batches import BYTES, ROWS, PlanRequests
 from wal_sink.targets.cassandra.driver.connection import Connection, connect, errors_translated
-from wal_sink.targets.cassandra.driver.errors import longest_s
+from wal_sink.targets.cassandra.driver.errors import deadline_s
 from wal_sink.targets.cassandra.driver.requests_in_flight import MOST, Concurrency
 from wal_sink.targets.cassandra.ledger import Ledger, refuse_other_ledger
 from wal_sink.targets.cassandra.options import CassandraOptions
@@ -28,7 +28,7 @@ from wal_sink.telemetry import line_logger, session_metrics
 log = line_logger(__name__)
 
 MOST_REFUSED = 1_000
-"""The number of refused rows at which `write` raises them, before the window ends."""
+"""The number of refused rows at which `write` raises `RowsRefused`. Fewer rows wait for `drain`."""
 
 
 class CassandraSession(IdempotentSession):
@@ -38,7 +38,8 @@ class CassandraSession(IdempotentSession):
         self._connection = connection
         self._options = options
         session = connection.session
-        self._ledger = Ledger(session, options.ledger, query_id, longest_s(options.request_timeout))
+        deadline = deadline_s(options.request_timeout)
+        self._ledger = Ledger(session, options.ledger, query_id, deadline)
         self._table = TableWatch(session, options.data)
         self._batch_bytes = BYTES if options.batch_bytes == "auto" else options.batch_bytes
         self._batch_rows = ROWS if options.batch_rows == "auto" else options.batch_rows
@@ -62,7 +63,7 @@ class CassandraSession(IdempotentSession):
             return self._ledger.read()
 
     def write(self, plan: Plan, rows: RowSlice) -> None:
-        """Buffer rows, and send the buffer when it is full.
+        """Buffer rows, and send the buffered rows when the buffer is full.
 
         :raises SchemaMismatch: the table has changed since the plan was made.
         :raises RowsRefused: the server refuses rows. The error has the rows.
@@ -81,7 +82,10 @@ class CassandraSession(IdempotentSession):
                     self._refuse(self._sender.refused)
 
     def drain(self) -> None:
-        """Send all buffers, and wait until all rows are acknowledged. The errors are those of `write`."""
+        """Send all buffered rows, and wait until all rows are acknowledged.
+
+        :raises Exception: the same errors as `write`.
+        """
         with self._with_cause():
             for requests in self._plans.values():
                 self._send(requests)
@@ -89,8 +93,8 @@ class CassandraSession(IdempotentSession):
         if self._plans and not self._has_logged:
             self._has_logged = True
             log.info(
-                "a batch has at most %d rows, and at most %d bytes of one partition. %d requests"
-                " were in flight; the number rises to at most %d while the cluster answers quickly",
+                "a batch has at most %d rows, and at most %d bytes of one partition. At most %d requests"
+                " are in flight now. The limit rises to %d while the cluster answers quickly",
                 self._batch_rows,
                 self._batch_bytes,
                 self._concurrency.limit,
@@ -104,7 +108,7 @@ class CassandraSession(IdempotentSession):
             return self._ledger.compare_and_set(expected, new)
 
     def compare(self, plan: Plan) -> None:
-        """Compare a plan with the table."""
+        """Compare a plan with the table, at the first call with this plan."""
         with self._with_cause():
             self.prepare(plan)
 
@@ -113,7 +117,7 @@ class CassandraSession(IdempotentSession):
         self._connection.close()
 
     def prepare(self, plan: Plan) -> PlanRequests:
-        """Return the requests of a plan. The first call for a plan compares it with the table."""
+        """Return the requests of a plan. The first call with a plan compares it with the table."""
         if plan.key not in self._plans:
             typed = CassandraPlan.of(plan)
             self._table.add(typed.of_table())
@@ -130,14 +134,14 @@ class CassandraSession(IdempotentSession):
         self._sender.send(requests.take(self._table.default_ttl_s))
 
     def _refuse(self, refused: list[RefusedRow]) -> None:
-        """Raise the error of refused rows; if the table has changed, raise the error of the change."""
+        """Raise the error of a changed table; if the table has not changed, the error of refused rows."""
         self._table.check()
         if refused:
             raise RowsRefused(refused)
 
     @contextlib.contextmanager
     def _with_cause(self) -> Iterator[None]:
-        """Replace an error of the driver by its cause: a missing permission, or a changed table."""
+        """Replace an error of the driver by the error of a missing permission or of a changed table."""
         try:
             yield
         except Unauthorized as error:

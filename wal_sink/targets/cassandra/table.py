@@ -1,4 +1,4 @@
-"""A table: its metadata in `system_schema`, and the CQL statements that create it or add a column."""
+"""Reads the metadata of a table, and makes the CQL statements that create a table or add a column."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from typing import Any, Literal, NamedTuple, cast
 from uuid import UUID
 
 import pyarrow as pa
+from cassandra import Unauthorized
 
-from wal_sink.errors import SchemaMismatch
+from wal_sink.errors import SchemaMismatch, TargetUnavailable
 from wal_sink.model.plan import canonical, fields, is_array, spark_type
 from wal_sink.targets.cassandra.driver.errors import classify
 from wal_sink.targets.cassandra.row_plan import KEY, TableName
@@ -26,12 +27,12 @@ class ColumnMetadata(NamedTuple):
 
     name: str
     type: str
-    """The type as `system_schema` prints it, such as `frozen<list<int>>`. A varchar is a text there."""
+    """The type as `system_schema` prints it, such as `frozen<list<int>>`; "text" for a varchar."""
     role: Role
 
 
 class TableMetadata(NamedTuple):
-    """The metadata of a keyspace and a table. The table may be missing."""
+    """The metadata of a table, which may be missing, and of its keyspace."""
 
     name: TableName
     keyspaces: tuple[str, ...]
@@ -41,19 +42,19 @@ class TableMetadata(NamedTuple):
     """All tables of the keyspace, without materialized views."""
     views: tuple[str, ...]
     columns: tuple[ColumnMetadata, ...]
-    """The columns of the table or view; empty if it is missing."""
+    """The columns of the table or the view; empty if there is neither."""
     default_ttl: int
     """`default_time_to_live` in seconds; 0 for none."""
     types: UserTypes = MappingProxyType({})
-    """The keyspace's user-defined types."""
+    """All user-defined types of the keyspace."""
     gc_grace_s: int = 864_000
-    """Seconds after which the server may drop a tombstone."""
+    """`gc_grace_seconds`: the seconds after which the server may remove a tombstone."""
     id: UUID | None = None
     """The table's id. A table that is dropped and created again has a new id."""
 
     @property
     def exists(self) -> bool:
-        """True if a table, not a view, has the name."""
+        """True if the keyspace has a table of this name. A materialized view does not count."""
         return self.name.table in self.tables
 
     @property
@@ -63,14 +64,14 @@ class TableMetadata(NamedTuple):
 
 
 def refuse_not_durable(metadata: TableMetadata) -> None:
-    """Refuse a keyspace without commit log: it loses acknowledged writes when a server process crashes.
+    """Refuse a keyspace with `durable_writes = false`, which loses acknowledged rows in a crash.
 
-    :raises SchemaMismatch: the keyspace has `durable_writes` = false.
+    :raises SchemaMismatch: the keyspace has this setting.
     """
     if not metadata.durable:
         raise SchemaMismatch(
-            f"Keyspace {metadata.name.keyspace} has durable_writes = false: acknowledged rows are lost when a"
-            " server's process ends, after the log has deleted them.",
+            f"Keyspace {metadata.name.keyspace} has durable_writes = false: if a server's process ends,"
+            " acknowledged rows are lost, and the log may have deleted them.",
             f"Run:\nALTER KEYSPACE {quote(metadata.name.keyspace)} WITH durable_writes = true;",
         )
 
@@ -78,10 +79,10 @@ def refuse_not_durable(metadata: TableMetadata) -> None:
 def read_table(session: Any, name: TableName, node: Any = None) -> TableMetadata:
     """Read the metadata of a table, which may be missing.
 
-    If the first node lacks the table, up to three other nodes are read: the first node may lag.
+    If the node lacks the table, up to three other nodes are read, because a node may lag behind a change.
 
     :param session: the driver's session.
-    :param node: the driver's host that is read first; None for any node.
+    :param node: the driver's host to read from; None for any node.
     :raises Exception: an error of the driver.
     """
     metadata = _read(session, name, node)
@@ -95,7 +96,7 @@ def _read(session: Any, name: TableName, node: Any) -> TableMetadata:
         names = ("keyspace_name", "table_name")[: len(key)]
         where = " AND ".join(f"{column} = %s" for column in names)
         query = f"SELECT {what} FROM system_schema.{source}" + (where and f" WHERE {where}")  # noqa: S608 -- constants
-        nonlocal node  # all reads from one node: another node may lag
+        nonlocal node  # all reads go to one node, because another node may lag
         answer = session.execute(query, key, host=node)
         node = answer.response_future.coordinator_host
         return list(answer)
@@ -132,14 +133,14 @@ def _read(session: Any, name: TableName, node: Any) -> TableMetadata:
     )
 
 
-_MOST_ASKED = 3
-"""The most nodes that are read for a table that the first node lacks."""
+_MOST_NODES = 3
+"""The most nodes that are searched for a table that a node lacks."""
 
 
 def _node_with_table(session: Any, name: TableName) -> Any:
-    """Return a node that has the table; None if no node that answers has it."""
+    """Return a node that has the table; None if no node has the table or none answers."""
     query = "SELECT id FROM system_schema.tables WHERE keyspace_name = %s AND table_name = %s"
-    for pool in itertools.islice(tuple(session.get_pools()), _MOST_ASKED):
+    for pool in itertools.islice(tuple(session.get_pools()), _MOST_NODES):
         try:
             if session.execute(query, name, host=pool.host).one():
                 return pool.host
@@ -150,8 +151,33 @@ def _node_with_table(session: Any, name: TableName) -> Any:
     return None
 
 
+CREATE_S = 60.0
+"""Seconds to wait for a CREATE TABLE, on which all nodes have to agree. A request for rows has less time."""
+
+
+def create_table(session: Any, statement: str, name: object, kind: str = "Table") -> None:
+    """Send a CREATE TABLE, and wait until the nodes agree on the table.
+
+    :param kind: the noun of an error, such as "Table".
+    :raises SchemaMismatch: the role may not create the table.
+    :raises TargetUnavailable: the table was created, but the nodes do not agree on it yet.
+    """
+    try:
+        result = session.execute(statement, timeout=CREATE_S)
+    except Unauthorized as error:
+        raise SchemaMismatch(
+            f"{kind} {name} does not exist, and this role may not create it: {error}",
+            f"Let a role with the permission CREATE run:\n{statement};",
+        ) from error
+    if not result.response_future.is_schema_agreed:
+        raise TargetUnavailable(
+            f"The nodes do not agree yet that {name} was created.",
+            "Check that all nodes are up (nodetool describecluster), and start again.",
+        )
+
+
 def keyspace_statement(keyspace: str) -> str:
-    """Return a CREATE KEYSPACE. The replication is an example."""
+    """Return a CREATE KEYSPACE with a replication as an example."""
     return (
         f"CREATE KEYSPACE {quote(keyspace)}\n"
         "  WITH replication = {'class': 'NetworkTopologyStrategy', 'replication_factor': 3};"
@@ -159,7 +185,7 @@ def keyspace_statement(keyspace: str) -> str:
 
 
 def proposed_statements(name: TableName, schema: pa.Schema) -> str:
-    """Return a CREATE TABLE for a DataFrame. Its primary key is a guess, as a comment in it says."""
+    """Return a CREATE TABLE for a DataFrame, with a comment that the user has to choose the primary key."""
     lines, types = [], dict[str, str]()
     for field in schema:
         cql = suggest_type(name.keyspace, field.name, field.type, types)
@@ -181,7 +207,7 @@ def proposed_statements(name: TableName, schema: pa.Schema) -> str:
 
 
 def add_column_statement(name: TableName, field: pa.Field) -> str | None:
-    """Return an ALTER TABLE that adds a column; None if the column needs a user-defined type, too."""
+    """Return an ALTER TABLE that adds a column; None if the column needs a user-defined type."""
     types: dict[str, str] = {}
     cql = suggest_type(name.keyspace, field.name, field.type, types)
     return None if types or cql is None else f"ALTER TABLE {name} ADD {quote(field.name)} {cql};"
@@ -190,10 +216,10 @@ def add_column_statement(name: TableName, field: pa.Field) -> str | None:
 def suggest_type(
     keyspace: str, path: str, source: pa.DataType, types: dict[str, str]
 ) -> str | None:
-    """Return a CQL type for a column or a part of it; None if CQL has no such type.
+    """Return a CQL type for a column or a part of a column; None if CQL has no such type.
 
-    :param path: the name of a new user-defined type: the names of the column and its fields, by underscores.
-    :param types: gets the CREATE TYPE of each new user-defined type by name, inner types first.
+    :param path: the name for a new user-defined type, such as "address_zip" for field zip of column address.
+    :param types: is filled with a CREATE TYPE for each new user-defined type by name, inner types first.
     """
     source = canonical(source)
     if is_array(source):
@@ -235,16 +261,15 @@ def new_table(
     layout: Layout,
     names: Mapping[str, str],
 ) -> TableMetadata:
-    """Return the table that option `createTable` would create for a DataFrame.
+    """Return the metadata of the table that option `createTable` would create for a DataFrame.
 
-    The start compares the DataFrame with this table first. So a refused start creates nothing.
+    A start compares the DataFrame with this metadata before it creates the table.
 
     :param metadata: the metadata of the missing table.
-    :param schema: the columns that are written.
-    :param layout: the primary key, as `primary_key` returns it.
+    :param schema: the columns of the DataFrame that are written.
+    :param layout: the primary key, as `options.primary_key` returns it.
     :param names: the table's names of renamed columns, by the DataFrame's names.
-    :raises SchemaMismatch: the DataFrame lacks a column of the key; or createTable cannot create the type
-        of a column.
+    :raises SchemaMismatch: the DataFrame lacks a column of the key, or createTable cannot create a type.
     """
     refuse_unknown_columns(layout, schema)
     columns = [_column(metadata.name, field, layout, names) for field in schema]
@@ -260,13 +285,13 @@ def _column(
     cql = suggest_type(table.keyspace, field.name, field.type, types)
     if cql is None:
         raise SchemaMismatch(
-            f"{field.name} is of type {field.type}, which Cassandra has no type for.",
-            "Cast it, or drop it.",
+            f"Column {field.name} is of type {field.type}, for which Cassandra has no type.",
+            f"Cast or drop {field.name}.",
         )
     if types:
         raise SchemaMismatch(
-            f"{field.name} is a struct, which takes a user-defined type, and createTable makes none.",
-            "Create the table yourself: without createTable, the error has the statements.",
+            f"Column {field.name} needs a user-defined type, and createTable creates no types.",
+            "Leave out createTable: the error then has the statements that create type and table.",
         )
     role: Role = "regular"
     if field.name in layout.key:
@@ -276,7 +301,7 @@ def _column(
 
 
 def create_statement(table: TableMetadata) -> str:
-    """Return the CREATE TABLE of a table."""
+    """Return the CREATE TABLE of a table that does not exist yet."""
     lines = [f"  {quote(column.name)} {column.type}" for column in table.columns]
     parts = [
         ", ".join(quote(column.name) for column in table.columns if column.role == role)

@@ -1,10 +1,10 @@
-"""The Cassandra driver: connections, the meaning of its errors, and batches of encoded rows.
+"""Wraps the Cassandra driver.
 
 ====================  ==================================================================
-`requests_in_flight`  requests in flight, many by one push, and their limit
-`connection`          cluster, session, execution profiles and TLS
-`frames`              requests of encoded rows, and their frames
-`errors`              classes of errors; requests with a deadline
-`internals`           what the driver's API reference does not list
+`requests_in_flight`  sends requests in groups, and limits the requests in flight
+`connection`          connects: execution profiles, login and TLS
+`frames`              makes the frames of requests from encoded rows
+`errors`              classifies exceptions, and sends requests with a deadline
+`internals`           wraps undocumented parts of the driver
 ====================  ==================================================================
 """

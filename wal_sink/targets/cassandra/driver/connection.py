@@ -1,6 +1,6 @@
-"""Connects the driver, so that it neither repeats requests nor sends them twice on its own.
+"""Connects to a cluster. The driver's own retries and speculative requests are turned off.
 
-A TLS context is created for each connection, so renewed files are read.
+Each call of `connect` reads the files for TLS, so files may be renewed.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from wal_sink.targets.cassandra.options import (
 
 
 def tls_context(options: CassandraOptions) -> ssl.SSLContext | None:
-    """Return the TLS context of connections; None if they are not encrypted.
+    """Return the TLS context of the options; None if TLS is off.
 
     :raises OptionError: a file is missing, unreadable or invalid.
     """
@@ -59,7 +59,7 @@ def tls_context(options: CassandraOptions) -> ssl.SSLContext | None:
         if certificate:
             key = options.ssl_client_key
             using = f"cassandra.ssl.clientCertificate: {certificate} and {key or 'the key in it'}"
-            # For an empty password of an encrypted key OpenSSL would prompt at the terminal.
+            # Without a password for an encrypted key, OpenSSL would prompt at the terminal.
             password = with_environment(options).ssl_client_key_password or "no password given"
             context.load_cert_chain(certificate, key or None, password)
     except (ssl.SSLError, OSError) as error:
@@ -73,43 +73,34 @@ def tls_context(options: CassandraOptions) -> ssl.SSLContext | None:
 
 
 ROWS = "rows"
-"""The execution profile of rows and conditional updates: the data's level, and the serial level."""
+"""The execution profile of rows and of the ledger's updates, with the consistency levels of the options."""
 LEDGER_READ = "ledger read"
-"""The execution profile of the ledger's reads: at the serial level, a read returns every acknowledged
-update."""
-
-_OF_ONE_NODE = ConsistencyLevel.LOCAL_ONE
-"""The level of statements without a profile: reads of a node's own tables, and changes of the schema. The
-tables `system` and `system_schema` have one replica each, so a read at TWO or THREE would be refused."""
+"""The execution profile of the ledger's reads: the serial level returns all acknowledged updates."""
 
 _CERTIFICATE = ("certificate", "CERTIFICATE", "unknown ca", "UNKNOWN_CA")
-"""Words in OpenSSL's errors about certificates. Not all of these errors have an exception type."""
+"""Words in OpenSSL's errors about certificates. Some of these errors have no exception type."""
 
 _DRIVER_LOG = logging.getLogger("cassandra.cluster")
 
 _OLDEST_PROTOCOL = 4
-"""The first version with unset values."""
+"""The first version of the native protocol with unset values."""
 
 _SILENT_S = 5
-"""Seconds until the driver sends a heartbeat to a silent node, and seconds until it closes the connection
-after that.
+"""Seconds until the driver sends a heartbeat to a silent node, and seconds until the driver then closes the
+connection.
 
-While the send buffer of one node is full, nothing is sent to any node (`internals.can_send`). With the
-driver's default, 30 s for each, a node that hangs would stop all writes for a minute."""
+While the send buffer of one connection is full, the sink sends nothing to any node (`internals.can_send`).
+With the driver's default of 30 s, a node that hangs would stop all writes for a minute."""
 
 
 class Connection:
-    """A session of the driver with the execution profiles above.
-
-    The driver's threads run until it is closed.
-
-    :param datacenter: the local datacenter.
-    """
+    """A session of the driver with the execution profiles above, until it is closed."""
 
     def __init__(self, cluster: Any, session: Any, datacenter: str) -> None:
         self._cluster = cluster
         self.session = session
         self.datacenter = datacenter
+        """The local datacenter."""
 
     def close(self) -> None:
         """Disconnect and end the driver's threads. Idempotent."""
@@ -126,7 +117,7 @@ def connect(options: CassandraOptions) -> Connection:
     """Connect to the local datacenter.
 
     :raises TargetUnavailable: no contact point answers in time.
-    :raises OptionError: the login is refused, or the datacenter has to be named.
+    :raises OptionError: the login or a certificate is refused, or `cassandra.localDatacenter` is missing.
     """
     with _without_driver_log():
         cluster = _cluster(options)
@@ -147,29 +138,29 @@ def connect(options: CassandraOptions) -> Connection:
 
 @contextlib.contextmanager
 def _without_driver_log() -> Iterator[None]:
-    """Drop what the driver logs in this thread while it connects: the raised error says the same.
+    """Drop the driver's log records of this thread. `connect` raises an error with the same content.
 
-    In an outage of a weekend there are tens of thousands of attempts, and the driver logs two tracebacks for
-    each.
+    For each try the driver logs two tracebacks, and a flusher tries tens of thousands of times in an outage
+    of a weekend.
     """
-    here = threading.get_ident()
+    connecting = threading.get_ident()
 
-    def of_others(record: logging.LogRecord) -> bool:
-        return record.thread != here
+    def is_of_another_thread(record: logging.LogRecord) -> bool:
+        return record.thread != connecting
 
-    _DRIVER_LOG.addFilter(of_others)
+    _DRIVER_LOG.addFilter(is_of_another_thread)
     try:
         yield
     finally:
-        _DRIVER_LOG.removeFilter(of_others)
+        _DRIVER_LOG.removeFilter(is_of_another_thread)
 
 
 @contextlib.contextmanager
 def errors_translated(options: CassandraOptions) -> Iterator[None]:
-    """Turn an exception of the driver into an error of the sink, after the connection is open.
+    """Turn exceptions of the driver into errors of the sink. Used after the connection is open.
 
-    :raises TargetUnavailable: the error may pass.
-    :raises TargetRefused: the error will not pass.
+    :raises TargetUnavailable: the exception's class is "retry" or "throttle".
+    :raises TargetRefused: the exception's class is "fatal".
     """
     try:
         yield
@@ -213,8 +204,7 @@ def _profiles(options: CassandraOptions) -> dict[Any, Any]:
     serial = ConsistencyLevel.name_to_value[options.serial_consistency_level]
 
     def profile(consistency: int) -> Any:
-        # By default the driver does not send a request speculatively to a second node. Policy instances
-        # must not be shared by profiles.
+        # A profile has no speculative requests by default. Two profiles must not share a policy instance.
         return ExecutionProfile(
             load_balancing_policy=TokenAwarePolicy(
                 DCAwareRoundRobinPolicy(options.local_datacenter)
@@ -226,14 +216,16 @@ def _profiles(options: CassandraOptions) -> dict[Any, Any]:
         )
 
     return {
-        EXEC_PROFILE_DEFAULT: profile(_OF_ONE_NODE),
+        # For reads of the schema and changes of it. The keyspaces `system` and `system_schema` have one
+        # replica on each node, so a read at TWO or THREE would be refused.
+        EXEC_PROFILE_DEFAULT: profile(ConsistencyLevel.LOCAL_ONE),
         ROWS: profile(data),
         LEDGER_READ: profile(serial),
     }
 
 
 class _Auth(AuthProvider):  # type: ignore[misc] # the driver has no types
-    """Reads the login at each connection, including the connections that the driver opens on its own."""
+    """Reads role and password at each connection, including connections that the driver opens by itself."""
 
     def __init__(self, options: CassandraOptions) -> None:
         self._options = options
@@ -242,8 +234,7 @@ class _Auth(AuthProvider):  # type: ignore[misc] # the driver has no types
         return PlainTextAuthenticator(*(login(self._options) or ("", "")))
 
 
-def _place(options: CassandraOptions) -> dict[str, Any]:
-    """Return the driver's arguments that locate the cluster."""
+def _address(options: CassandraOptions) -> dict[str, Any]:
     if path := options.secure_connect_bundle:
         return {"cloud": {"secure_connect_bundle": path}}
     return {
@@ -254,14 +245,14 @@ def _place(options: CassandraOptions) -> dict[str, Any]:
 
 
 def _cluster(options: CassandraOptions) -> Any:
-    place = _place(options)
+    address = _address(options)
     auth = _Auth(options) if login(options) else None
     try:
         return Cluster(
-            **place,
+            **address,
             auth_provider=auth,
             execution_profiles=_profiles(options),
-            # The driver's default policy abandons a host after 64 attempts: ten minutes of an outage.
+            # The driver's default policy gives a host up after 64 attempts, ten minutes of an outage.
             reconnection_policy=ExponentialReconnectionPolicy(0.5, 10, max_attempts=None),
             connect_timeout=options.request_timeout,
             control_connection_timeout=options.request_timeout,
@@ -274,7 +265,7 @@ def _cluster(options: CassandraOptions) -> Any:
     except UnresolvableContactPoints as error:
         raise _no_connection(OSError("none of these names has an address"), options) from error
     except Exception as error:
-        if "cloud" not in place:
+        if "cloud" not in address:
             raise
         if not zipfile.is_zipfile(options.secure_connect_bundle):
             raise OptionError(
@@ -282,7 +273,7 @@ def _cluster(options: CassandraOptions) -> Any:
                 f" {error}",
                 "Put the bundle, as it was downloaded, at this path on driver and executors.",
             ) from error
-        raise TargetUnavailable(  # or the driver cannot reach the address in the bundle
+        raise TargetUnavailable(
             f"No cluster is found by cassandra.secureConnectBundle {options.where}: {error!r}",
             "Check that driver and executors have the zip file as it was downloaded, that the database is"
             " awake, and that the bundle belongs to it and has not expired.",
@@ -293,7 +284,7 @@ def _open(cluster: Any, options: CassandraOptions) -> Any:
     try:
         return cluster.connect()
     except (NoHostAvailable, DriverException, ConnectionException, OSError) as error:
-        # With a wrong datacenter the driver connects to no host.
+        # If the datacenter of the option does not exist, the driver connects to no host.
         if options.local_datacenter and (known := _datacenters(cluster)):
             choose_datacenter(options.local_datacenter, known)
         raise _no_connection(error, options) from error
@@ -329,7 +320,7 @@ def _about_tls(options: CassandraOptions, reasons: str) -> str:
 
 
 def _may_pass(refused: AuthenticationFailed) -> bool:
-    """Return True if the server could not read the role because of an outage."""
+    """Return True if the server could not check the login because of an outage."""
     return "Unable to perform authentication" in str(refused)
 
 

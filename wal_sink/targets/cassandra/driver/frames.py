@@ -1,11 +1,8 @@
-"""Requests of encoded rows, and the frames of several requests in one buffer.
+"""Makes the frames of requests from encoded rows, several frames in one buffer.
 
-The driver encodes a BATCH message row by row, from one Python tuple for each row. Here `encode` encodes the
-rows of a whole slice at once, and a request is a part of these bytes. The bytes around the rows are the same
-for all batches of a keyspace, so they are taken once from the driver's frame of a batch without rows.
-
-The frames of a group are joined by one call. A request has a copy of its bytes: a view would keep the whole
-slice in memory until the last answer.
+The driver would encode a BATCH message row by row, from one Python tuple for each row. Here a request gets
+rows that are already encoded. The bytes before and after the rows are the same in all batches of a keyspace.
+They are copied from a frame that the driver makes of a batch without rows.
 """
 
 from __future__ import annotations
@@ -24,33 +21,29 @@ _SHORT = struct.Struct(">H")
 _LENGTH = struct.Struct(">i")
 _PREPARED = b"\x01"
 _WITHOUT_BYTES = {-1: None, -2: UNSET_VALUE}
-"""Values without bytes, by their lengths (native protocol, section 3)."""
+"""The values of negative lengths (native protocol, section 3)."""
 _BEFORE_ROWS = 3
-"""The bytes of a BATCH body before its statements: one for the type, two for the number of statements."""
+"""The bytes of a BATCH body before its statements: one byte for the type, two for their number."""
 
 
 class EncodedBatch(msgspec.Struct, gc=False):
-    """An unlogged, idempotent batch of encoded rows (native protocol, section 4.1.7).
-
-    Nearly all batches are pipelined. To make a statement of the driver from one takes longer than to send it:
-    see `statements.driver_statement`.
-    """
+    """A request: an unlogged, idempotent batch of encoded rows (native protocol, section 4.1.7)."""
 
     number: int
-    """The number of rows, at most 65,535: a [short] of the protocol."""
+    """The number of rows, at most 65,535."""
     data: bytes
-    """The statements of the rows, one after the other."""
+    """The rows, one after the other. These bytes are a copy: a view would keep all rows of the buffer in
+    memory."""
     statements: Any
-    """The `Statements` of the plan of the rows."""
+    """The `Statements` of the rows' plan."""
     node: Any = None
-    """The driver's host that is the first replica of all rows; None if any node will do, or if it is
-    unknown."""
+    """The driver's host that is the first replica of all rows; None for any node."""
 
     def __len__(self) -> int:
         return self.number
 
     def halves(self) -> list[EncodedBatch]:
-        """Return two batches with half of the rows each; an empty list for a single row."""
+        """Return two batches, each with half of the rows; an empty list for a single row."""
         data, middle = self.data, self.number // 2
         if not middle:
             return []
@@ -61,7 +54,7 @@ class EncodedBatch(msgspec.Struct, gc=False):
         return [msgspec.structs.replace(self, number=number, data=half) for number, half in halves]
 
     def rows(self) -> Iterator[tuple[bytes, list[Any]]]:
-        """Yield for each row the id of its statement, and its values: bytes, None or `UNSET_VALUE`."""
+        """Yield the statement's id and the values of each row. A value is bytes, None or `UNSET_VALUE`."""
         data, at = self.data, 0
         while at < len(data):
             query_id, values, at = _statement(data, at)
@@ -69,7 +62,7 @@ class EncodedBatch(msgspec.Struct, gc=False):
 
 
 def _statement(data: bytes, at: int) -> tuple[bytes, list[Any], int]:
-    """Return id, values and end of the statement that begins at `at`."""
+    """Return the id, the values and the end of the statement that begins at position `at`."""
     at += len(_PREPARED)
     (length,) = _SHORT.unpack_from(data, at)
     at += _SHORT.size
@@ -86,51 +79,50 @@ def _statement(data: bytes, at: int) -> tuple[bytes, list[Any], int]:
 
 
 def statement_head(query_id: bytes, values: int) -> bytes:
-    """Return the bytes before the values of a prepared statement in a batch.
+    """Return the bytes before a row's values in a batch (native protocol, section 4.1.7).
 
-    They are kind 1, the id as [short bytes], and the number of values as a [short] (native protocol, 4.1.7).
+    :param query_id: the id of the prepared statement.
+    :param values: the number of values.
     """
     return _PREPARED + _SHORT.pack(len(query_id)) + query_id + _SHORT.pack(values)
 
 
 _BEGIN = struct.Struct(">BBhBicH")
-"""The header of a frame and the begin of a BATCH body: its type, and the number of its statements."""
+"""The header of a frame, then the type of the batch and the number of its statements."""
 _BATCH = 0x0D
 
 
 class Envelope(NamedTuple):
-    """The driver's bytes around the rows of a batch: the same for all batches of a keyspace."""
+    """The parts of a frame that all batches of a keyspace have in common."""
 
     version: int
     flags: int
     kind: bytes
     after: bytes
-    """The consistency levels, the keyspace, and a default timestamp that no row uses."""
+    """The bytes after the rows: consistency levels, keyspace, and a default timestamp that no row uses."""
 
     def frames(self, requests: Sequence[EncodedBatch], streams: Sequence[int]) -> bytes:
-        """Return the frames of requests, in their order."""
+        """Return the frames of requests, one after the other."""
         version, flags, kind, after = self
         begin, beside = _BEGIN.pack, _BEFORE_ROWS + len(after)
         pieces: list[bytes] = []
         for request, stream in zip(requests, streams, strict=True):
             data = request.data
             size = beside + len(data)
-            pieces += (
-                begin(version, flags, stream, _BATCH, size, kind, request.number),
-                data,
-                after,
-            )
+            head = begin(version, flags, stream, _BATCH, size, kind, request.number)
+            pieces += head, data, after
         return b"".join(pieces)
 
 
 def envelope(session: Any, profile: Any, keyspace: str) -> Envelope:
-    """Return the driver's bytes around the rows of a batch.
+    """Let the driver encode a batch without rows, and return the parts of its frame.
 
     :param session: the driver's session.
+    :param profile: the name of an execution profile, which has the consistency levels.
     """
     batch = BatchStatement(BatchType.UNLOGGED)
     batch.keyspace = keyspace
-    # A future without timeout starts nothing.
+    # The driver starts no timer for a future without timeout.
     message = session._create_response_future(
         batch, None, False, None, timeout=None, execution_profile=profile
     ).message

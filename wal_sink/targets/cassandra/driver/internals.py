@@ -1,10 +1,10 @@
-"""What the sink uses of the driver beyond its API reference. Only this module and `frames` do so.
+"""Undocumented parts of the driver that the sink uses: exceptions, and streams and buffers of connections.
 
-These are exceptions that the driver raises, and how its connections use sockets and streams. The driver may
-change them, so `pyproject.toml` pins the tested versions.
+Only this module and `frames` use undocumented parts. The driver may change them, so `pyproject.toml` pins the
+tested versions.
 
-The driver reads and writes its sockets. A reader and a writer of the sink's own were tried: scattered rows
-were 3 % faster (16 pairs of runs over the whole way), grouped rows were not.
+The driver reads and writes its sockets. Own code for this was tried: it was 3 % faster if rows were scattered
+over many partitions (16 pairs of whole flushes), and not faster otherwise.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ HEADER = struct.Struct(">BBhBi")
 def decoded(
     version: int, types: Any, stream: int, flags: int, opcode: int, body: bytes, *how: Any
 ) -> Any:
-    """Decode the answer to a pipelined request; the driver calls it.
+    """Decode the answer to a request; the driver calls this function.
 
-    :returns: the stream's id if the answer is VOID: the rows are written (native protocol, 4.2.5.1).
-        Otherwise the driver's message.
+    The answer VOID acknowledges the rows (native protocol, section 4.2.5.1). Then the result is the id of the
+    stream. Otherwise the result is the driver's message.
     """
     if opcode == RESULT and body == _VOID and not flags:
         return stream
@@ -76,15 +76,13 @@ class ConnectionFixes:
     """A mixin that corrects a connection class of the driver."""
 
     out_buffer_size = 256 * 1024
-    """Bytes for each system call. The driver's default is 4 KiB: a batch of 96 KiB would take 24 system
-    calls."""
+    """The most bytes of a system call. With the driver's 4 KiB, a batch of 96 KiB would need 24 calls."""
 
     def _process_segment_buffer(self: Any) -> None:
-        """Read a segment; a thread of the driver calls it.
+        """Read a segment, in a thread of the driver.
 
-        The driver (3.30.1) loses the first bytes of a header if the rest has not arrived, and the connection
-        ends. It takes the position in the buffer for the number of bytes that have arrived, and drops the
-        bytes before the position. At position 0 it reads nothing and drops nothing.
+        If only the first bytes of a header have arrived, the driver (3.30.1) drops them, and the connection
+        ends: the driver drops the bytes before the position in its buffer. At position 0 it drops nothing.
         """
         if self._iobuf.tell() < self._segment_codec.header_length_with_crc:
             self._iobuf.seek(0)
@@ -98,17 +96,17 @@ class WideConnection(ConnectionFixes, Cluster.connection_class):  # type: ignore
 def can_send(session: Any) -> bool:
     """Return True if the send buffer of no connection is full.
 
-    While a buffer is full the driver refuses every request with `ConnectionBusy`. Each such request costs
-    one of the connection's 32,768 stream ids (3.30.1: `borrow_connection` takes an id that is never
-    returned).
+    While a buffer is full, the driver refuses every request with `ConnectionBusy`, and loses one of the
+    connection's 32,768 stream ids each time (3.30.1: `borrow_connection` takes an id, and nothing returns
+    it).
     """
-    # The list is copied: the driver's threads add and remove pools as nodes come and go.
+    # The list is a copy: threads of the driver add and remove pools.
     connections = [pool._connection for pool in list(session.get_pools())]
     return all(connection._socket_writable for connection in connections if connection is not None)
 
 
 def pools(session: Any, datacenter: str) -> dict[Any, Any]:
-    """Return the pool of each connected node of a datacenter, by the driver's host."""
+    """Return the connection pools of a datacenter's connected nodes, by the driver's host."""
     return {
         pool.host: pool
         for pool in list(session.get_pools())
@@ -117,9 +115,10 @@ def pools(session: Any, datacenter: str) -> dict[Any, Any]:
 
 
 class Streams(NamedTuple):
-    """Stream ids of one connection, reserved for requests that are sent by one push.
+    """Reserved stream ids of one connection, for requests that are sent together.
 
-    They end once: by `free` or by `end`. The driver frees a stream when its answer has come.
+    The driver frees a stream when its answer arrives. The caller calls `end` once, after all requests have
+    ended, or `free` if nothing was sent.
     """
 
     pool: Any
@@ -127,20 +126,19 @@ class Streams(NamedTuple):
     ids: list[int]
 
     def push(self, frames: bytes, answered: Callable[[Any], None]) -> None:
-        """Send frames, one for each stream, in their order.
+        """Send frames, one for each stream, in the order of the ids.
 
-        :param answered: a callback in threads of the driver. Its argument is the stream's id if the rows are
-            written, the driver's message for any other answer, and an exception without a stream if the
-            connection is lost.
+        :param answered: is called by threads of the driver, with the result of `decoded` for each answer, and
+            with an exception if the connection is lost.
         :raises Exception: an error of the driver. Nothing was sent, but `answered` may have been called.
         """
         first, *others = self.ids
         entry = (answered, decoded, None)
         self.connection._requests.update(dict.fromkeys(others, entry))
-        self.connection.send_msg(frames, first, answered, encoder=_as_it_is, decoder=decoded)
+        self.connection.send_msg(frames, first, answered, encoder=_unchanged, decoder=decoded)
 
     def free(self) -> None:
-        """Free the streams after `push` has failed."""
+        """Free the streams, and end, after `push` has raised an error."""
         with self.connection.lock:
             for stream in self.ids:
                 self.connection._requests.pop(stream, None)
@@ -148,9 +146,9 @@ class Streams(NamedTuple):
         self.end(0)
 
     def reserve_late(self, late: Collection[int]) -> int:
-        """Reserve late streams until their answers come. Return how many are reserved.
+        """Keep streams reserved until their late answers arrive. Return the number of these streams.
 
-        A stream whose answer is being handled at this moment is not reserved.
+        A stream whose answer a thread of the driver handles at this moment is not among them.
         """
         connection = self.connection
         with connection.lock:
@@ -163,9 +161,9 @@ class Streams(NamedTuple):
         return len(orphans)
 
     def end(self, orphans: int) -> None:
-        """Return the connection to its pool, after the requests have ended.
+        """Return the connection to its pool.
 
-        :param orphans: the number of requests whose answer is late.
+        :param orphans: the number of streams that `reserve_late` has reserved.
         """
         answered = len(self.ids) - orphans
         if not answered:
@@ -177,7 +175,11 @@ class Streams(NamedTuple):
 
 
 def borrow(pool: Any, number: int) -> Streams | None:
-    """Reserve streams of a pool's connection; return None if it has too few, or is about to be replaced."""
+    """Reserve streams of a pool's connection.
+
+    None if the connection has too few streams, is closed, or has too many late answers, after which the
+    driver replaces it.
+    """
     connection = pool._connection
     if connection is None or pool.is_shutdown:
         return None
@@ -185,11 +187,11 @@ def borrow(pool: Any, number: int) -> Streams | None:
         is_good = not (
             connection.is_defunct or connection.is_closed or connection.orphaned_threshold_reached
         )
-        # Ids that the driver has lost (`can_send`) are not among the known ids.
-        known = (
+        # This number excludes ids that the driver has lost (see `can_send`).
+        unused = (
             len(connection.request_ids) + connection.max_request_id - connection.highest_request_id
         )
-        if not is_good or min(known, connection.max_request_id - connection.in_flight) < number:
+        if not is_good or min(unused, connection.max_request_id - connection.in_flight) < number:
             return None
         connection.in_flight += number
         free = connection.request_ids
@@ -203,5 +205,5 @@ def is_result(response: Any) -> bool:
     return getattr(response, "opcode", None) == RESULT
 
 
-def _as_it_is(frames: bytes, *_: object, **__: object) -> bytes:
+def _unchanged(frames: bytes, *_: object, **__: object) -> bytes:
     return frames

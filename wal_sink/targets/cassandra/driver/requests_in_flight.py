@@ -1,23 +1,24 @@
-"""Requests in flight: how many there may be, and many of them by one push over the driver's connections.
+"""Sends requests in groups over the driver's connections, and limits the requests in flight.
 
-For each request the driver makes a future, a timer, a query plan and a write, and each answer wakes a
-thread. For a request of ten rows that is most of the cost. Here the requests of a **group** for one node
-share a push, a deadline and a notification. Over the whole way the driver's futures took 1.7 times the time,
-and 2.3 (grouped rows) or 2.9 times (scattered rows) the CPU.
+For each request the driver makes a future, a timer, a query plan and a system call, and each answer wakes a
+thread. For a request of ten rows this is most of the cost. Here all requests of a **group**, which go to one
+node, share one system call, one timeout and one notification. With the driver's futures, a flush took 1.7
+times as long. It took 2.3 times the CPU if rows of a partition shared requests, and 2.9 times otherwise.
 
-The driver keeps its connections: it negotiates protocol, login and TLS, and replaces lost connections.
+The driver opens the connections, negotiates protocol, login and TLS, and replaces lost connections.
 
-Nothing is repeated here. A request that is refused, times out or loses its connection ends with an error,
-and `sender` sends it again through the driver.
-
-The stream of a late answer stays reserved until the answer arrives: another request on it would receive that
-answer.
+This module repeats no request. A request that is refused, times out or loses its connection ends with an
+error. Then `sender` repeats the request through the driver.
 """
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from queue import Empty, SimpleQueue
 from threading import Lock
 from typing import Any, NamedTuple
@@ -26,7 +27,7 @@ from cassandra import OperationTimedOut
 
 from wal_sink.targets.cassandra.driver.connection import ROWS, Connection
 from wal_sink.targets.cassandra.driver.errors import is_overload
-from wal_sink.targets.cassandra.driver.frames import EncodedBatch, Envelope, envelope
+from wal_sink.targets.cassandra.driver.frames import EncodedBatch, envelope
 from wal_sink.targets.cassandra.driver.internals import (
     ConnectionException,
     ErrorMessage,
@@ -41,7 +42,8 @@ from wal_sink.telemetry import FlushMetrics
 FIRST = 4
 LEAST = 2
 MOST = 64
-"""The limit for `cassandra.concurrency` = `auto`: 64 batches of 96 KiB are 6 MiB in client and server."""
+"""The highest limit if `cassandra.concurrency` is `auto`: 64 batches of 96 KiB are 6 MiB in the client, and
+6 MiB in the server."""
 
 _PARTS = 8
 """The parts of a place. A request takes at least one part."""
@@ -53,39 +55,37 @@ _TIMES = 2
 
 
 class Concurrency:
-    """The limit of requests in flight: slow start, additive increase and multiplicative decrease.
+    """The limit of requests in flight. It rises while answers are fast, and falls while they are slow.
 
-    The algorithm is that of TCP (RFC 5681; Chiu and Jain, 1989). Its signal is the latency, with a bound on
-    the time in the server's queue as in LEDBAT (RFC 6817): more requests in the queue raise the latency, and
-    not the throughput. A **window** is as many answers as requests may be in flight, about one round trip.
-    After each window its mean latency is compared with the good latency: the best window's latency plus
-    100 ms, or twice the best if that is more.
+    The algorithm is that of TCP: slow start, additive increase, multiplicative decrease (RFC 5681; Chiu and
+    Jain, 1989). Its signal is the latency, as in LEDBAT (RFC 6817): if requests wait in the server's queue, a
+    higher limit raises the latency and not the throughput. A **window** is a number of answers equal to the
+    limit, about one round trip. After each window its mean latency is compared with the best mean latency so
+    far. A latency is good up to 100 ms above the best one, or up to twice the best one if that is more.
 
     ==============================  =======================================================
-    mean latency of a window        requests in flight
+    mean latency of a window        the limit
     ==============================  =======================================================
-    good                            doubled until a window was not good, then one more
-    not good                        one less
-    more than twice the good one    halved
+    good                            doubles; after the first window that was not good, rises by one
+    not good                        falls by one
+    more than twice a good one      is halved
     ==============================  =======================================================
 
-    An answer that the server is overloaded halves the limit at once. Further such answers to requests that
-    were sent before it change nothing. A bound by a multiple of the best latency alone was tried: it takes
-    the jitter of a busy machine for a queue, and ends with two requests in flight where sixty-four have three
-    times the throughput.
+    An answer that the server is overloaded halves the limit at once. More such answers, to requests that were
+    sent before, change nothing. With a bound of only twice the best latency, the jitter of a busy machine
+    looked like a queue: the limit fell to 2, at a third of the throughput of 64.
 
-    The limit counts **places**. A large request takes one place. A small request takes a part of a place:
-    otherwise too few small requests would be in flight to keep the server busy.
+    The limit counts **places**. A large request takes one place, and a small request a part of a place.
+    Otherwise too few small requests would be in flight to keep the server busy.
 
     :param most: the highest limit.
-    :param by_size: True if small requests take a part of a place; False to count requests.
+    :param by_size: False if each request takes one place.
     """
 
     def __init__(self, most: int = MOST, *, by_size: bool = False) -> None:
         self.most = most
         self._by_size = by_size
         self.limit = min(FIRST, most)
-        """The places that requests may take now."""
         self._least = min(LEAST, most)
         self._starting = True
         self._best = float("inf")
@@ -104,11 +104,11 @@ class Concurrency:
 
         :param sent: the time of sending in seconds, by the clock of `now`.
         :param now: the time of the last answer.
-        :param in_flight: the places of all requests in flight, including these.
-        :param answers: the places of these requests.
+        :param in_flight: the places of all requests in flight, including the acknowledged ones.
+        :param answers: the places of the acknowledged requests.
         """
         if sent < self._begun:
-            return  # its latency is that of an earlier window
+            return  # the latency belongs to an earlier window
         self._answers += answers
         self._latency += answers * (now - sent)
         self._full |= in_flight + answers > self.limit
@@ -117,8 +117,11 @@ class Concurrency:
             self._begin_window(now)
 
     def overloaded(self, sent: float, now: float) -> None:
-        """Halve the limit: the server had no time for a request."""
-        if sent > self._slowed:  # else the limit was halved after it was sent
+        """Halve the limit, because the server had no time for a request.
+
+        :param sent: the time of sending in seconds. If the limit was halved later, nothing changes.
+        """
+        if sent > self._slowed:
             self._slow_down(now)
             self._begin_window(now)
 
@@ -147,38 +150,38 @@ class Concurrency:
 
 
 GROUP_BYTES = 128 * 1024 - 1
-"""The limit of a group: the payload of a segment (native protocol 5, section 2.2). A longer frame goes
-alone."""
+"""The most bytes of a group: the payload of a segment (native protocol 5, section 2.2). A longer request is a
+group of its own."""
 MOST_REQUESTS = 32
 """The most requests of a group. Twice as many would not save CPU."""
-_AT_ONCE = 2
-"""The groups that the limit of concurrency allows at once, so the server has work while one is awaited."""
-_AROUND = 128
-"""The most bytes of a request beside its rows: of the frame, and of the longest keyspace name."""
+_GROUPS = 2
+"""The least number of groups in flight at the limit. So the server has work while one group is awaited."""
+_OVERHEAD = 128
+"""The most bytes of a request beside its rows: the frame, and the longest keyspace name."""
 
 
 class FailedRequest(NamedTuple):
-    """A request that was not acknowledged."""
+    """A request that has ended with an error."""
 
     request: EncodedBatch
     error: Exception
 
 
 class Group:
-    """Requests for one node."""
+    """Requests for one node, which are sent together."""
 
     def __init__(self) -> None:
         self.requests: list[EncodedBatch] = []
         self.places = 0.0
-        """The places of the requests, see `Concurrency`."""
+        """The places that the requests take, see `Concurrency`."""
         self._bytes = 0
 
     def add(self, request: EncodedBatch, places: float, most_places: float) -> bool:
-        """Add a request, and return True; return False if the group is full.
+        """Add a request, and return True; or return False if the group is full.
 
-        An empty group takes any request.
+        An empty group is never full.
         """
-        size = len(request.data) + _AROUND
+        size = len(request.data) + _OVERHEAD
         if self.requests and (
             len(self.requests) >= MOST_REQUESTS
             or self.places + places > most_places
@@ -192,29 +195,29 @@ class Group:
 
 
 def grouped(requests: Iterable[EncodedBatch], concurrency: Concurrency) -> Iterator[Group]:
-    """Yield requests in groups. The requests of a node keep their order.
+    """Yield requests in groups. The requests of one node keep their order.
 
-    Memory holds at most one unfinished group for each node.
+    At most one unfinished group for each node is in memory.
     """
     groups: dict[Any, Group] = {}
-    most_places = concurrency.limit / _AT_ONCE
+    most_places = concurrency.limit / _GROUPS
     for request in requests:
         places = concurrency.places(len(request.data))
         group = groups.get(request.node)
         if group is None or not group.add(request, places, most_places):
             if group is not None:
                 yield group
-                most_places = concurrency.limit / _AT_ONCE  # answers may have raised it
+                most_places = concurrency.limit / _GROUPS  # answers may have raised it
             groups[request.node] = group = Group()
             group.add(request, places, most_places)
     yield from groups.values()
 
 
 class SentGroup:
-    """A group that was sent by one push.
+    """A group in flight. It ends when each request has an answer or an error.
 
-    :param streams: one for each request.
-    :param on_end: called once, when all requests have ended, by a thread of the driver or by `expire`.
+    :param streams: one stream of the connection for each request.
+    :param on_end: called once when the group ends, perhaps in a thread of the driver.
     """
 
     def __init__(self, group: Group, streams: Streams, on_end: Callable[[SentGroup], None]) -> None:
@@ -222,9 +225,8 @@ class SentGroup:
         self.requests = len(group.requests)
         self.sent_s = time.monotonic()
         self.ended_s: float | None = None
-        """The time of the last end, by the monotonic clock; None if a request has not ended."""
+        """The time at which the group ended, by the monotonic clock; None before."""
         self.acknowledged = 0
-        """The number of acknowledged requests."""
         self.witness: EncodedBatch | None = None
         """An acknowledged request."""
         self.failed: list[FailedRequest] = []
@@ -232,7 +234,7 @@ class SentGroup:
         self._waiting = dict(zip(streams.ids, group.requests, strict=True))
         """The requests without an answer, by their streams."""
         self._on_end = on_end
-        self._lock = Lock()  # a lost connection ends requests in several threads
+        self._lock = Lock()  # answers and the loss of the connection may be handled in two threads
 
     def push(self, frames: bytes) -> None:
         """Send the frames of the requests. If they cannot be sent, the requests end with the error."""
@@ -244,17 +246,20 @@ class SentGroup:
                 self._end()
 
     def expire(self, timeout_s: float) -> None:
-        """End the requests without an answer by a timeout."""
-        late = self._end_all(OperationTimedOut(f"no answer within {timeout_s:g} s"))
-        if late:
+        """End the requests without an answer by a timeout.
+
+        Their streams stay reserved until the answers arrive: another request on such a stream would receive
+        the late answer.
+        """
+        if late := self._end_all(OperationTimedOut(f"no answer within {timeout_s:g} s")):
             self._streams.end(self._streams.reserve_late(late))
             self._end()
 
     def _answered(self, response: Any) -> None:
         """Handle an answer, in a thread of the driver.
 
-        :param response: the stream of rows that are written; or a message of the driver; or the exception
-            that ends the connection.
+        :param response: the stream of an acknowledged request; the driver's message for any other answer; or
+            the exception that ends the connection.
         """
         if isinstance(response, int):
             stream, error = response, None
@@ -268,7 +273,7 @@ class SentGroup:
         with self._lock:
             request = self._waiting.pop(stream, None)
             if request is None:
-                return  # ended before
+                return  # the request has ended already
             if error is None:
                 self.acknowledged += 1
                 self.witness = request
@@ -280,7 +285,7 @@ class SentGroup:
         self._end()
 
     def _end_all(self, error: Exception) -> list[int]:
-        """End each request without an answer by an error, and return their streams."""
+        """End the requests without an answer by an error. Return their streams."""
         with self._lock:
             ended, self._waiting = self._waiting, {}
             self.failed += [FailedRequest(request, error) for request in ended.values()]
@@ -292,7 +297,7 @@ class SentGroup:
 
 
 def _error(response: Any) -> Exception | None:
-    """Return the error that a message of the driver reports; None if rows are written."""
+    """Return the error that a message of the driver reports; None for a success."""
     if isinstance(response, ErrorMessage):
         refused: Exception = response.to_exception()
         return refused
@@ -305,10 +310,9 @@ def _error(response: Any) -> Exception | None:
 class RequestPipeline:
     """Sends groups over the connections of one session, and collects the groups that have ended.
 
-    One thread uses it. Threads of the driver only put ended groups into a queue.
+    One thread calls the methods. Threads of the driver only put ended groups into a queue.
 
-    :param concurrency: limits the requests in flight.
-    :param timeout_s: seconds after which a request without an answer has failed.
+    :param timeout_s: seconds after which a request without an answer ends with an error.
     :param metrics: gets the number of requests in flight.
     """
 
@@ -327,17 +331,17 @@ class RequestPipeline:
         self._requests = 0
         self._places = 0.0
         self._in_flight: dict[SentGroup, None] = {}
-        """The groups that were not awaited, in the order in which they were sent."""
+        """The groups that `await_group` has not returned yet, in the order of sending."""
         self._ended: SimpleQueue[SentGroup] = SimpleQueue()
-        self._envelopes: dict[str, Envelope] = {}
-        self._turn = 0
+        self._envelope = functools.cache(partial(envelope, self._session, ROWS))
+        self._rotation = 0
 
     def __len__(self) -> int:
-        """Return the number of requests whose groups were not awaited."""
+        """Return the number of requests whose groups `await_group` has not returned yet."""
         return self._requests
 
     def has_room(self, places: float) -> bool:
-        """Return True if a group may be sent now; False if ended groups have to be awaited first."""
+        """Return True if a group of some places may be sent now; False if `await_group` has to come first."""
         if not self._requests:
             return True
         if not self._ended.empty() or self._places + places > self.concurrency.limit:
@@ -351,29 +355,26 @@ class RequestPipeline:
         """
         first = group.requests[0]
         for pool in self._pools(first.node):
-            around = self._around(
-                first.statements.keyspace
-            )  # before streams are taken: it may raise
+            # Made before streams are borrowed: an exception would leave them reserved.
+            surroundings = self._envelope(first.statements.keyspace)
             if (streams := borrow(pool, len(group.requests))) is not None:
                 sent = SentGroup(group, streams, self._ended.put)
                 self._count(sent.requests, sent.places)
                 self._in_flight[sent] = None
-                sent.push(around.frames(group.requests, streams.ids))
+                sent.push(surroundings.frames(group.requests, streams.ids))
                 return True
         return False
 
     def await_group(self) -> SentGroup:
-        """Wait until a group has ended, and return it. Each group ends, at the latest by its timeout.
+        """Wait until a group has ended, at the latest by its timeout, and return it.
 
         Called only while a group is in flight.
         """
-        while True:
-            late_s = self._expire()
-            try:
-                sent = self._ended.get(timeout=min(late_s, self._timeout_s))
-                break
-            except Empty:
-                continue  # `_expire` ends late groups
+        sent: SentGroup | None = None
+        while sent is None:
+            timeout_s = self._expire()
+            with contextlib.suppress(Empty):
+                sent = self._ended.get(timeout=timeout_s)
         assert sent.ended_s is not None, "only ended groups are in the queue"
         if sent.acknowledged:
             self.concurrency.answered(sent.sent_s, sent.ended_s, self._places, sent.places)
@@ -384,31 +385,26 @@ class RequestPipeline:
         return sent
 
     def _expire(self) -> float:
-        """End the groups that are late. Return the seconds until the next group is late."""
+        """End the groups whose time is over. Return the seconds until the next group's time is over."""
         for sent in self._in_flight:
             if sent.ended_s is None:
                 remaining_s = sent.sent_s + self._timeout_s - time.monotonic()
                 if remaining_s > 0:
                     return remaining_s
                 sent.expire(self._timeout_s)
-        return float("inf")
+        return self._timeout_s
 
     def _count(self, requests: int, places: float) -> None:
         self._requests += requests
         self._places += places
         self._metrics.in_flight = self._requests
 
-    def _around(self, keyspace: str) -> Envelope:
-        if keyspace not in self._envelopes:
-            self._envelopes[keyspace] = envelope(self._session, ROWS, keyspace)
-        return self._envelopes[keyspace]
-
     def _pools(self, node: Any) -> Iterator[Any]:
-        """Yield the pools to try: first the pool of the node, then all pools in turn."""
+        """Yield the pool of a node, then all pools, each time beginning with another one."""
         by_host = pools(self._session, self._datacenter)
         if node in by_host:
             yield by_host[node]
-        self._turn += 1
-        others = list(by_host.values())
-        for number in range(len(others)):
-            yield others[(self._turn + number) % len(others)]
+        self._rotation += 1
+        rotated = deque(by_host.values())
+        rotated.rotate(self._rotation)
+        yield from rotated
