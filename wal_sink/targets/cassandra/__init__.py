@@ -1,30 +1,28 @@
-"""Apache Cassandra as a target. docs/cassandra.md says how it treats types, nulls and timestamps.
+"""Apache Cassandra as a target. docs/cassandra.md says how the target treats types, nulls and timestamps.
 
-A module imports only modules of its line and of lines below. Only what `target` imports late loads the
-driver.
+A module imports only modules of its own line and of lines below. `target` imports modules that load the
+driver inside its methods.
 
 ====================  ==================================================================
-`target`              the interface to the sink
-`session`             a flusher's connection
+`target`              implements the interface of a target
+`session`             writes rows and moves the ledger row
 `table_changes`       detects that a table has changed since a plan was made
-`plan`                the plan of a query, made when the query starts
-`server`, `ledger`    servers and roles that are refused; the ledger's table and row
+`plan`                makes the plan of a query when the query starts
+`server`, `ledger`    refuses servers and roles; reads and writes the ledger's table
 `sender`              sends requests, repeats failed ones, and finds refused rows
-`batches`             joins slices, and divides rows into requests by partition and size
-`statements`          the statements of a plan, and the statement of each row
-`driver/`             connections, errors, and batches of encoded rows
-`table`               the metadata of a table; statements that create it
-`rows`                deletes, TTLs and event times at the start, in tasks and in flushes
-`check`               casts and refusals of values in the tasks
-`encode`              values of the native protocol
-`type_mismatches`     column types that do not fit, with the remedies
-`types`               the CQL types
-`arrow_buffers`       Arrow's buffers as numpy arrays
-`options`             the options
-`row_plan`            the typed details of a plan
+`batches`             joins slices, and divides rows into requests
+`statements`          makes the statements of a plan, and encodes rows for them
+`driver/`             wraps the driver: connections, errors, requests in flight
+`table`               reads the metadata of a table; makes statements that create it
+`rows`                converts deletes, TTLs and event times
+`check`               casts and refuses values in the tasks
+`encode`              encodes values in the native protocol
+`type_mismatches`     finds column types that do not fit
+`types`               has the CQL types
+`arrow_buffers`       converts Arrow's buffers from and to numpy arrays
+`options`             has the options
+`row_plan`            has the typed details of a plan
 ====================  ==================================================================
-
-`driver` needs neither `encode` nor `types`.
 """
 
 from wal_sink.targets.cassandra.options import CassandraOptions

@@ -1,6 +1,6 @@
-"""Arrow's buffers as numpy arrays and the reverse, flattened lists, and sizes of values on the wire.
+"""Converts Arrow's buffers from and to numpy arrays, flattens lists, and computes sizes of encoded values.
 
-The views copy nothing. Sizes are bytes of the native protocol, nested values included.
+The conversions copy no values. Sizes are bytes of the native protocol, including nested values.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _NO_BYTES = pa.py_buffer(b"")
 
 
 def elements(column: pa.Array, dtype: str) -> Array:
-    """Return a column of fixed width as a numpy array, with arbitrary values under nulls."""
+    """Return a column of fixed width as a numpy array. The array has an arbitrary value for each null."""
     kind = np.dtype(dtype)
     if not len(column):  # an empty array may have no buffer
         return np.zeros(0, kind)
@@ -28,7 +28,7 @@ def elements(column: pa.Array, dtype: str) -> Array:
 
 
 def booleans(column: pa.Array) -> Array:
-    """Return a column of booleans as a numpy array, with arbitrary values under nulls."""
+    """Return a column of booleans as a numpy array. The array has an arbitrary value for each null."""
     return elements(column.cast(pa.uint8()), "?")
 
 
@@ -39,7 +39,7 @@ def flags(values: npt.NDArray[np.bool_]) -> pa.Array:
 
 
 def texts(column: pa.Array) -> tuple[pa.Buffer, Array]:
-    """Return the bytes of strings or binaries, and their offsets: one more than there are rows."""
+    """Return the bytes of strings or binaries, the offset of each, and the end of the last one."""
     _, offsets, data = column.buffers()
     if not len(column):
         return _NO_BYTES, np.zeros(1, np.int32)
@@ -50,27 +50,27 @@ def texts(column: pa.Array) -> tuple[pa.Buffer, Array]:
 
 
 def binaries(data: pa.Buffer, bounds: Array) -> pa.Array:
-    """Return an Arrow array of binaries; of large binaries if the offsets have 64 bits."""
+    """Return an Arrow array of binaries, or of large binaries if the offsets have 64 bits."""
     kind = pa.binary() if bounds.dtype == np.int32 else pa.large_binary()
     return pa.Array.from_buffers(kind, len(bounds) - 1, [None, pa.py_buffer(bounds), data])
 
 
 def indices(positions: Array) -> pa.Array:
-    """Return positions as an Arrow array of int64, without `pyarrow.array`: see `arrow_values`."""
+    """Return positions as an Arrow array of int64. `pyarrow.array` would import pandas."""
     whole = np.ascontiguousarray(positions, np.int64)
     return pa.Array.from_buffers(pa.int64(), len(whole), [None, pa.py_buffer(whole)])
 
 
-ZERO = pa.Array.from_buffers(pa.int64(), 1, [None, pa.py_buffer(bytes(8))])
-_NONE = int64(0).cast(pa.int32())
+_FIRST = pa.Array.from_buffers(pa.int64(), 1, [None, pa.py_buffer(bytes(8))])
+"""The sum before the first value: an array with one zero."""
+_ZERO = int64(0)
 
 
 class Unnested(NamedTuple):
-    """Lists, flattened to one column of their elements."""
+    """The lists of a column, and their elements as one column."""
 
     offsets: pa.Array
-    """The begin of each list and the end of the last, int32, one more than there are lists. A null is an
-    empty list."""
+    """int32: the begin of each list in `values`, then the end of the last one. A null is an empty list."""
     values: pa.Array
     """The elements; for a map, structs of key and value."""
 
@@ -78,34 +78,39 @@ class Unnested(NamedTuple):
 def unnest(column: pa.Array) -> Unnested:
     """Return the offsets and the elements of a column of lists or maps.
 
-    The column may be a slice, and of any list type of Arrow (large, view, fixed size). The elements do not
-    contain what the buffers have below a null list.
+    The column may be a slice, and of any list type of Arrow (large, view, fixed size). Elements that Arrow's
+    buffers have for a null list are left out.
     """
     if pa.types.is_map(column.type):
         column = _entries(column)
     elif not pa.types.is_list(column.type):
         column = column.cast(pa.list_(column.type.value_type))
-    lengths = pc.list_value_length(column).fill_null(_NONE)
-    ends = pc.cumulative_sum(lengths.cast(pa.int64()))
-    return Unnested(pa.concat_arrays([ZERO, ends]).cast(pa.int32()), column.flatten())
+    lengths = pc.list_value_length(column).cast(pa.int64()).fill_null(_ZERO)
+    return Unnested(_sums(lengths).cast(pa.int32()), column.flatten())
 
 
-def count_in(offsets: pa.Array, flags: pa.Array) -> pa.Array:
-    """Return the number of flagged elements in each list, int64; 0 for a null.
+def _sums(values: pa.Array) -> pa.Array:
+    """Return the sum of the values before each position, and the sum of all values."""
+    return pa.concat_arrays([_FIRST, pc.cumulative_sum(values)])
 
-    :param offsets: the offsets that `unnest` returns.
-    """
-    sums = pa.concat_arrays([ZERO, pc.cumulative_sum(flags.fill_null(FALSE).cast(pa.int64()))])
+
+def _sums_of_lists(offsets: pa.Array, values: pa.Array) -> pa.Array:
+    sums = _sums(values)
     return pc.subtract(sums.take(offsets[1:]), sums.take(offsets[:-1]))
 
 
 def lists_with(offsets: pa.Array, flags: pa.Array) -> pa.Array:
-    """Return flags of the lists that have a flagged element."""
-    return pc.greater(count_in(offsets, flags), int64(0))
+    """Return flags of the lists that have a flagged element.
+
+    :param offsets: the offsets that `unnest` returns.
+    :param flags: one for each element; a null counts as False.
+    """
+    counts = _sums_of_lists(offsets, flags.fill_null(FALSE).cast(pa.int64()))
+    return pc.greater(counts, _ZERO)
 
 
 def _entries(column: pa.Array) -> pa.Array:
-    """Return the entries of a map as lists of structs, without a copy. Few kernels accept maps."""
+    """Return maps as lists of structs, without a copy. Few kernels of Arrow accept maps."""
     entries = pa.StructArray.from_arrays([column.keys, column.items], names=["key", "value"])
     return pa.Array.from_buffers(
         pa.list_(entries.type),
@@ -116,19 +121,19 @@ def _entries(column: pa.Array) -> pa.Array:
     )
 
 
-_NOTHING = int64(0)
 _LENGTH = 4
-"""The bytes of a length: a collection has one, and so do each of its elements and each field of a struct."""
+"""The bytes of a length, which is before each element of a collection and each field of a struct. The number
+of elements, before a collection, has the same size."""
 
 
 def sizes(stored: pa.Array) -> pa.Array:
-    """Return the bytes of each value on the wire, int64.
+    """Return the encoded size of each value in bytes, int64; 0 for a null.
 
-    A null has 0. The size of a decimal is an upper bound.
+    The size of a decimal is an upper bound.
     """
     kind = stored.type
     if pa.types.is_string(kind) or pa.types.is_binary(kind):
-        return pc.binary_length(stored).cast(pa.int64()).fill_null(_NOTHING)
+        return pc.binary_length(stored).cast(pa.int64()).fill_null(_ZERO)
     if pa.types.is_struct(kind):
         widths = _of_struct(stored)
     elif pa.types.is_list(kind) or pa.types.is_map(kind):
@@ -137,7 +142,7 @@ def sizes(stored: pa.Array) -> pa.Array:
         widths = int64(4 + kind.bit_width // 8 + 1)  # scale, then the unscaled number
     else:
         widths = int64(max(kind.bit_width // 8, 1) if kind != pa.null() else 0)
-    return pc.if_else(stored.is_valid(), widths, _NOTHING)
+    return pc.if_else(stored.is_valid(), widths, _ZERO)
 
 
 def _of_struct(stored: pa.Array) -> pa.Array:
@@ -152,6 +157,4 @@ def _of_list(stored: pa.Array) -> pa.Array:
     widths = sizes(values)
     if not pa.types.is_map(stored.type):  # its entries are structs, which count lengths
         widths = pc.add(widths, int64(_LENGTH))
-    sums = pa.concat_arrays([ZERO, pc.cumulative_sum(widths)])
-    ends, begins = sums.take(offsets[1:]), sums.take(offsets[:-1])
-    return pc.add(pc.subtract(ends, begins), int64(_LENGTH))
+    return pc.add(_sums_of_lists(offsets, widths), int64(_LENGTH))

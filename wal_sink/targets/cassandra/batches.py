@@ -1,14 +1,14 @@
 """Joins slices of the log, and divides their rows into requests by partition, first replica and size.
 
-A backlog of small epochs arrives as slices of some hundred rows. Rows of several epochs are encoded together
-and may share a request: each row has its own write timestamp.
+A backlog of small epochs arrives as slices of some hundred rows. Each row has its own write timestamp, so
+rows of several epochs may share a request.
 
-A batch of **one partition** is one mutation to the server. The more rows it has, the less a row costs. The
-server's warning thresholds do not apply (`BatchStatement.verifyBatchSize` checks only several mutations).
+A request with rows of **one partition** is one mutation in the server. The more rows it has, the less a row
+costs. The server's warnings about large batches do not apply (`BatchStatement.verifyBatchSize`).
 
-A batch of **several partitions** is more work for the coordinator. But a request costs client and server more
-than ten small rows. So rows of small partitions share a request if they have the same first replica, up to
-the sizes at which the server warns.
+A request with rows of **several partitions** is more work for its coordinator. But client and server need
+more time for one more request than for ten small rows. So small partitions with the same first replica share
+requests, up to the sizes at which the server warns.
 """
 
 from __future__ import annotations
@@ -35,18 +35,21 @@ from wal_sink.targets.cassandra.statements import Statements
 from wal_sink.targets.cassandra.types import column_types, has_lists
 
 BUFFER_ROWS = 8_192
-"""The rows that are encoded at once. The overhead is that of 600 rows, less than a tenth."""
+"""The number of buffered rows that are encoded together. The fixed cost of a call is as high as the cost of
+600 rows."""
 BUFFER_BYTES = 4 * 1024 * 1024
 _SMALL = 256 * 1024
-"""Up to these bytes a slice counts by its buffers, which it may share. The exact `nbytes` takes 9 us."""
+"""Up to this number of bytes, Arrow's buffers of a slice count whole, although the slice may use only parts
+of them. The exact size, `nbytes`, takes 9 us."""
 BUFFER_S = 0.05
-"""The most seconds that a row waits for the next slice. With a limited rate, rows are sent evenly."""
+"""The most seconds between the first buffered slice and a full buffer. So rows are sent evenly if the flush
+has a limited rate."""
 
 
 class SliceBuffer:
-    """Buffered slices of one plan, in their order.
+    """Buffers slices of one plan in their order.
 
-    :param clock: a monotonic clock, in seconds.
+    :param clock: returns seconds of a monotonic clock.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -56,7 +59,7 @@ class SliceBuffer:
         self._since = 0.0
 
     def add(self, rows: RowSlice) -> bool:
-        """Add a slice with at least one row. Return True if the buffer is full or old."""
+        """Add a slice with at least one row. Return True if the buffer has to be emptied now."""
         if not self._slices:
             self._since = self._clock()
         self._slices.append(rows)
@@ -70,7 +73,7 @@ class SliceBuffer:
         )
 
     def take(self) -> list[TimestampedRows]:
-        """Empty the buffer. Return its rows, in one batch if Arrow can join them."""
+        """Empty the buffer, and return its rows, in one batch if Arrow can join the slices."""
         slices, self._slices = self._slices, []
         self._rows = self._bytes = 0
         if not slices:
@@ -87,51 +90,53 @@ def _timestamps_us(rows: RowSlice) -> npt.NDArray[np.int64]:
 
 
 ROWS = 600
-"""The most rows of a request by default. With half as many, a row costs more CPU. With twice as many, a row
-does not cost less."""
+"""The most rows of a request by default. With half as many rows, a row costs more CPU. With twice as many, it
+costs the same."""
 BYTES = 96 * 1024
-"""The most bytes of one partition in a request by default."""
+"""The most bytes of a request of one partition by default."""
 
 _ALONE = -1
-"""Stands for the coordinator of a partition that shares no request."""
+"""The group of the partitions whose rows share no request with other partitions."""
 _MOVED_FOR_A_REQUEST = 500
-"""The rows that can be moved at the cost of one request."""
+"""The number of rows whose reordering costs as much as one request."""
 
 
 class Limits(NamedTuple):
-    """The limits of a request. A row that exceeds a limit has a request of its own."""
+    """The limits of a request. A row that exceeds a limit alone has a request of its own."""
 
     rows: int = ROWS
     bytes: int = BYTES
-    """The bytes on the wire of the rows of one partition."""
+    """The most encoded bytes of a request of one partition."""
     shared_partitions: int = 10
-    """The server's `unlogged_batch_across_partitions_warn_threshold`."""
+    """The most partitions of a request: the server's `unlogged_batch_across_partitions_warn_threshold`."""
     shared_bytes: int = 5 * 1024
-    """The server's `batch_size_warn_threshold` for rows of several partitions, in the server's measure."""
+    """The most bytes of a request of several partitions: the server's `batch_size_warn_threshold`. The server
+    counts its own size of a row, which is `byte_weight` times the encoded bytes, plus `row_weight`."""
     row_weight: int = 0
-    """The size of a row in the server is `byte_weight` times its bytes on the wire, plus `row_weight`."""
     byte_weight: int = 1
 
 
 class Batches(NamedTuple):
-    """Rows divided into requests: request i has the rows `order[starts[i]:starts[i + 1]]`."""
+    """Rows divided into requests. Request i has the rows `order[starts[i]:starts[i + 1]]`."""
 
     order: Ints | None
-    """The positions of the rows in the slice; None if they keep their order."""
+    """The positions of the rows before the division; None if the rows keep their order."""
     starts: Ints
-    """One more than there are requests. The last is the number of rows."""
+    """The begin of each request in `order`, then the number of all rows."""
 
     def first_rows(self) -> Ints:
-        """Return the position in the slice of each request's first row."""
+        """Return the position of each request's first row before the division."""
         firsts = self.starts[:-1]
         return firsts if self.order is None else self.order[firsts]
 
 
 def limits(plan: CassandraPlan, batch_bytes: int = BYTES, batch_rows: int = ROWS) -> Limits:
-    """Return the limits for the rows of a plan.
+    """Return the limits of requests with rows of a plan.
+
+    The weights are upper bounds, by this table:
 
     ==============================  ====================  =======================================
-    bytes beside values             on the wire           in the server (`Row.dataSize`)
+    bytes in addition to values     in a request          in the server (`Row.dataSize`)
     ==============================  ====================  =======================================
     row                             33 or more            50
     cell                            4                     20: timestamp, TTL and deletion time
@@ -158,8 +163,8 @@ def divide(
     """Divide rows into requests.
 
     :param partitions: the number of each row's partition, from 0 in the order of first appearance.
-    :param sizes: the bytes of each row on the wire.
-    :param coordinators: the number of each partition's first replica, from 0. Partitions of different
+    :param sizes: the encoded bytes of each row.
+    :param coordinators: the number of each partition's first replica, from 0. Partitions with different first
         replicas share no request. None if all partitions may share requests.
     """
     if not len(partitions):
@@ -167,33 +172,37 @@ def divide(
     weights = sizes * limit.byte_weight + limit.row_weight
     may_share = np.bincount(partitions, weights) <= limit.shared_bytes // 2
     may_share &= np.bincount(partitions) <= limit.rows
-    kinds = np.where(may_share, 0 if coordinators is None else coordinators, _ALONE)
-    order = _order(partitions, kinds)
+    # Partitions of one group may share requests.
+    groups = np.where(may_share, 0 if coordinators is None else coordinators, _ALONE)
+    order = _order(partitions, groups)
     if order is not None:
         partitions, sizes, weights = partitions[order], sizes[order], weights[order]
     ends = np.append(np.flatnonzero(np.diff(partitions)) + 1, len(partitions))
     cuts = _Cuts(limit, ends, _summed(sizes), _summed(weights))
     starts = [0]
-    kinds = kinds[partitions[ends - 1]]
-    runs = np.append(np.flatnonzero(np.diff(kinds)) + 1, len(kinds)).tolist()
+    groups = groups[partitions[ends - 1]]
+    runs = np.append(np.flatnonzero(np.diff(groups)) + 1, len(groups)).tolist()
     for first, last in zip([0, *runs], runs, strict=False):
-        cut = cuts.alone if kinds[first] == _ALONE else cuts.shared
+        cut = cuts.alone if groups[first] == _ALONE else cuts.shared
         starts.extend(cut(first, last))
     return Batches(order, np.array(starts, np.int64))
 
 
-def _order(partitions: npt.NDArray[Any], kinds: npt.NDArray[Any]) -> Ints | None:
-    """Return an order in which partitions that may share a request are neighbours; None to keep the order."""
+def _order(partitions: npt.NDArray[Any], groups: npt.NDArray[Any]) -> Ints | None:
+    """Return the rows' order by group and partition; None if the present order is good enough.
+
+    :param groups: the group of each partition.
+    """
     adjacent = _ascends(partitions)
-    # An upper bound of the requests that another order saves.
-    saved = 0 if _ascends(kinds) else np.count_nonzero(kinds != _ALONE)
+    # An upper bound of the number of requests that another order saves.
+    saved = 0 if _ascends(groups) else np.count_nonzero(groups != _ALONE)
     if adjacent and saved * _MOVED_FOR_A_REQUEST <= len(partitions):
         return None
-    ranks = np.empty(len(kinds), np.int64)
-    ranks[np.argsort(kinds, kind="stable")] = np.arange(len(kinds))
+    ranks = np.empty(len(groups), np.int64)
+    ranks[np.argsort(groups, kind="stable")] = np.arange(len(groups))
     ranked = ranks[partitions]
-    if len(kinds) <= np.iinfo(np.uint16).max:
-        ranked = ranked.astype(np.uint16)  # numpy sorts these by radix
+    if len(groups) <= np.iinfo(np.uint16).max:
+        ranked = ranked.astype(np.uint16)  # numpy uses its faster radix sort for 16 bits
     return np.argsort(ranked, kind="stable")
 
 
@@ -202,14 +211,14 @@ def _ascends(values: npt.NDArray[Any]) -> bool:
 
 
 def _summed(values: npt.NDArray[Any]) -> memoryview:
-    """Return the sum of the values before each position, as a view for `bisect`."""
+    """Return the sum of the values before each position, in a form that `bisect` reads quickly."""
     sums = np.zeros(len(values) + 1, np.int64)
     np.cumsum(values, out=sums[1:])
     return sums.data
 
 
 class _Cuts:
-    """Yields the end of each request, without a loop over rows."""
+    """Finds the end of each request by binary search, without a loop over rows."""
 
     def __init__(self, limit: Limits, ends: Ints, sizes: memoryview, weights: memoryview) -> None:
         self._limit = limit
@@ -219,7 +228,7 @@ class _Cuts:
         self._weights = np.asarray(weights)[begins].data
 
     def alone(self, first: int, last: int) -> Iterator[int]:
-        """Cut partitions that share no request."""
+        """Yield the ends of the requests of some partitions that share no request."""
         for partition in range(first, last):
             row, end = self._ends[partition], self._ends[partition + 1]
             while row < end:
@@ -229,11 +238,11 @@ class _Cuts:
                 yield row
 
     def shared(self, first: int, last: int) -> Iterator[int]:
-        """Cut small partitions that share requests. A partition stays whole."""
+        """Yield the ends of the requests of some small partitions. A request has whole partitions."""
         limit, ends, weights = self._limit, self._ends, self._weights
         while first < last:
             fits = min(first + limit.shared_partitions, last)
-            # Usually as many partitions fit as may share a request. Otherwise a search finds the number.
+            # Usually `shared_partitions` fit. Otherwise a search finds how many fit.
             if weights[fits] > (most := weights[first] + limit.shared_bytes):
                 fits = bisect_right(weights, most, first, fits) - 1
             if ends[fits] > (rows := ends[first] + limit.rows):
@@ -265,7 +274,7 @@ class PlanRequests:
         self.buffer = SliceBuffer()
 
     def take(self, default_ttl_s: int = 0) -> Iterator[EncodedBatch]:
-        """Empty the buffer, and yield requests of its rows.
+        """Empty the buffer, and yield requests with its rows.
 
         :param default_ttl_s: the table's default TTL in seconds; 0 for none.
         """
@@ -304,25 +313,25 @@ class Ranges(NamedTuple):
     ends: Ints
     """The last token of each range, ascending."""
     first: Ints
-    """The number of each range's first replica: its position in `nodes`."""
+    """The position in `nodes` of each range's first replica."""
     nodes: list[Any]
-    """The replicas, as the driver's hosts."""
+    """The driver's hosts."""
 
 
 class Coordinators(NamedTuple):
     """The first local replica of each routing key."""
 
     numbers: Ints
-    """The position of the replica in `nodes`, for each key."""
+    """The position in `nodes` of each key's first replica."""
     nodes: list[Any]
-    """The replicas, as the driver's hosts."""
+    """The driver's hosts."""
 
 
 class Replicas:
-    """The replicas of a keyspace's partitions.
+    """Finds the first replica of a partition of a keyspace.
 
-    The ranges are kept until the driver's map of the ring changes, or a node goes down or comes up. For a
-    ring of 15,360 tokens their computation takes longer than the encoding of a slice.
+    The ranges are computed again when the driver's map of the ring changes, and when a node goes down or
+    comes up. For a ring of 15,360 tokens this takes longer than the encoding of a slice.
 
     :param metadata: the cluster metadata of the driver.
     :param datacenter: the local datacenter.
@@ -336,9 +345,10 @@ class Replicas:
         self._ranges: Ranges | None = None
 
     def coordinators(self, keys: pa.Array) -> Coordinators | None:
-        """Return the first local replica of each routing key; None if any partitions may share a request.
+        """Return the first local replica of each routing key.
 
-        This is so if each node of the datacenter has all partitions, or if the replicas are unknown.
+        None if each node of the datacenter has all partitions, or if the replicas are unknown. Then all
+        partitions may share requests.
         """
         ring = self._metadata.token_map
         if ring is None or not issubclass(ring.token_class, Murmur3Token) or not ring.ring:
@@ -348,15 +358,15 @@ class Replicas:
             return None
         hashed = map(ring.token_class.hash_fn, keys.to_pylist())
         tokens = np.fromiter(hashed, np.int64, len(keys))
-        # A range includes its end. Tokens after the last end belong to the first range.
+        # A range includes its end. Tokens after the end of the last range belong to the first range.
         numbers = ranges.first[np.searchsorted(ranges.ends, tokens) % len(ranges.ends)]
         return Coordinators(numbers, ranges.nodes)
 
     def _current_ranges(self, ring: Any) -> Ranges | None:
         if self._keyspace not in ring.tokens_to_hosts_by_ks:
             ring.get_replicas(self._keyspace, ring.ring[0])  # the driver computes the map
-        # The driver makes a new map when a node is added or removed, and a new map of a keyspace when its
-        # replication changes. It never changes a map.
+        # The driver never changes a map in place. It makes a new map of the ring when a node is added or
+        # removed, and a new map of a keyspace when the keyspace's replication changes.
         replicas = ring.tokens_to_hosts_by_ks.get(self._keyspace)
         up = frozenset(host for host in self._metadata.all_hosts() if host.is_up)
         source = self._made_of

@@ -1,7 +1,7 @@
 """Casts columns of a DataFrame to the types of the log, and refuses values that Cassandra would refuse.
 
-The functions run in tasks, which neither connect nor load the driver. `sender` finds the rows that only the
-server can refuse, for example because of an index.
+The functions run in tasks. Tasks do not connect, so they cannot find rows that only the server refuses, for
+example because of an index. `sender` finds these rows in a flush.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from wal_sink.targets.cdc import except_deletes
 MAX_KEY_BYTES = 65_535
 """The server's limit for a partition key, and for all clustering columns of a row together."""
 MAX_ROW_BYTES = 8 * 1024 * 1024
-"""The sink's limit for a row: half of the largest mutation that a server accepts by default."""
+"""The sink's limit for a row: half of the largest write that a server accepts by default."""
 
 
 def cast_rows(
@@ -40,14 +40,14 @@ def cast_rows(
     """Refuse invalid values, and cast the columns of the table.
 
     :param deletes: flags of the rows that are deletes; None if all rows are upserts.
-    :raises InvalidRow: a row cannot be written. The error names the column and the first such row.
+    :raises InvalidRow: a row is invalid. The error names the column and the first such row.
     """
     stored = []
     for column, tree, values in zip(plan.columns, column_types(plan), batch.columns, strict=True):
         name, key = column.name, column.role in KEY
         if key and values.null_count:
             missing = values.is_null()
-            if column.role == "clustering":  # a delete of a range has nulls here
+            if column.role == "clustering":  # a delete of several rows has nulls here
                 missing = except_deletes(missing, deletes)
             problem = "is part of the primary key and null"
             remedy = f'Drop such rows, .na.drop(subset=["{name}"]), or fill them in.'
@@ -63,7 +63,7 @@ def cast_rows(
 def _refuse_sizes(batch: pa.RecordBatch, plan: CassandraPlan, stored: pa.RecordBatch) -> None:
     """Refuse keys and rows that are too long, and an empty partition key.
 
-    :param batch: the rows of the DataFrame, which errors show.
+    :param batch: rows of the DataFrame, whose values errors show.
     :param stored: the same rows after the cast.
     """
     bytes_of = {
@@ -74,7 +74,7 @@ def _refuse_sizes(batch: pa.RecordBatch, plan: CassandraPlan, stored: pa.RecordB
     clustering = [column.name for column in plan.columns if column.role == "clustering"]
 
     def refuse(bad: pa.Array, path: str, problem: str, remedy: str) -> None:
-        # For a key of several columns, path is a list of names. Then the error shows no value.
+        # If the key has several columns, path has several names, and the error shows no value.
         values = batch.column(path) if path in batch.schema.names else None
         refuse_invalid(batch, plan, InvalidValue.first(bad, path, values, problem, remedy))
 
@@ -85,7 +85,8 @@ def _refuse_sizes(batch: pa.RecordBatch, plan: CassandraPlan, stored: pa.RecordB
             "is empty, and it is the whole partition key",
             "Drop such rows, or fill them in.",
         )
-    # With each component of a composite key the server stores two bytes of length and a separator.
+    # If the partition key has several columns, the server stores three more bytes with each: its length and a
+    # separator.
     overhead = 3 * len(partition) if len(partition) > 1 else 0
     for names, extra, noun in (
         (partition, overhead, "partition key"),
@@ -114,17 +115,17 @@ class InvalidValue(NamedTuple):
     path: str
     """The column or its part, such as `address.zip`."""
     value: pa.Scalar | None
-    """The invalid value; None if the problem is of several columns."""
+    """The invalid value; None if the error shows no value."""
     problem: str
     remedy: str
     rows: pa.Array
-    """Flags of all rows that break the constraint; a null flag counts as False."""
+    """Flags of all rows that break the constraint. A null counts as False."""
 
     @classmethod
     def first(
         cls, bad: pa.Array, path: str, values: pa.Array | None, problem: str, remedy: str
     ) -> InvalidValue | None:
-        """Return the first flagged value of a column."""
+        """Return the first value whose flag in `bad` is True; None if there is no such value."""
         row = pc.index(bad, TRUE).as_py()
         if row < 0:
             return None
@@ -132,7 +133,7 @@ class InvalidValue(NamedTuple):
 
 
 def refuse_invalid(batch: pa.RecordBatch, plan: Plan, invalid: InvalidValue | None) -> None:
-    """Raise the error of an invalid value, if there is one.
+    """Raise the error of an invalid value. Do nothing if `invalid` is None.
 
     :raises InvalidRow: the error names the row by its key.
     """
@@ -149,14 +150,14 @@ def refuse_invalid(batch: pa.RecordBatch, plan: Plan, invalid: InvalidValue | No
 
 
 def row_text(batch: pa.RecordBatch, plan: Plan, row: int) -> str:
-    """Return the key of a row as errors show it."""
+    """Return the key of a row of the DataFrame, as errors show it."""
     return key_text(plan, [as_python(values[row]) for values in batch.columns])
 
 
 def key_text(plan: Plan, values: Sequence[Any]) -> str:
-    """Return the key of a row as errors show it.
+    """Return the key of a row as errors show it, such as "the row with id=7".
 
-    :param values: the values of the row in the order of the plan's columns.
+    :param values: the row's values of the plan's columns, in order.
     """
     key = ", ".join(
         f"{column.name}={shorten(value)}"
@@ -188,8 +189,8 @@ def invalid_values(
         if tree.kind == "vector":
             yield from _wrong_lengths(path, column, offsets, tree.length)
         for invalid in _of_elements(path, values, tree, key):
-            # An element belongs to the last list that begins at or before the element. Other lists that begin
-            # there are empty.
+            # An element belongs to the last list that begins at or before the element. Earlier lists that
+            # begin at the same position are empty.
             begins = pc.less_equal(offsets[:-1], int64(invalid.row))
             yield invalid._replace(
                 row=pc.sum(begins).as_py() - 1, rows=lists_with(offsets, invalid.rows)

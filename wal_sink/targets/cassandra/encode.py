@@ -1,15 +1,13 @@
-"""Encodes columns of the log as values of the native protocol, without a Python object for each row.
+"""Encodes rows as values of the native protocol, by numpy and without a Python object for each row.
 
-Each column becomes arrays of **pieces** with one piece for each row. Joined row by row, the pieces of all
-columns are the rows, one after the other in one buffer, and a request is a part of the buffer. The same join
-makes tuples, user-defined types and entries of maps, so nested types need no loop over rows either.
+The functions encode column by column. A column becomes arrays of **pieces**: byte strings, one for each row
+in each array. `joined` then concatenates the pieces of each row, and all rows are one after the other in one
+buffer. Tuples, user-defined types and entries of maps are joined in the same way.
 
-Kernels of numpy do the work. Only texts that no kernel can parse are parsed by Python, each distinct text
-once.
+Python parses only texts that numpy cannot parse, such as addresses, each distinct text once.
 
-Section 6 of the native protocol's specification, version 4 and 5, has the formats:
-https://github.com/apache/cassandra/blob/trunk/doc/native_protocol_v5.spec. The tests decode them by the
-driver's own deserializers.
+The formats are in section 6 of https://github.com/apache/cassandra/blob/trunk/doc/native_protocol_v5.spec,
+and are the same in version 4.
 """
 
 from __future__ import annotations
@@ -39,45 +37,42 @@ from wal_sink.targets.cassandra.types import CqlType, column_types
 from wal_sink.targets.cdc import flag_name
 
 INT32_MAX = 2**31 - 1
-"""The highest offset of 32 bits. Longer data has offsets of 64 bits."""
+"""The highest offset of 32 bits. For longer data, offsets have 64 bits."""
 
 
 class Fixed(NamedTuple):
-    """Pieces of one width."""
+    """Pieces that have the same width in all rows."""
 
     values: Array
-    """One value for each row; an array without dimensions is the same value for each row."""
+    """One value for each row. An array without dimensions is one value for all rows."""
     wire: np.dtype[np.generic]
-    """The numpy type of the bytes: a big-endian number, or bytes without a meaning."""
+    """The numpy type of the encoded value: a big-endian number, or bytes such as `V16`."""
 
 
 class Varying(NamedTuple):
-    """Pieces of different widths."""
+    """Pieces whose widths may differ from row to row."""
 
     data: pa.Buffer
     offsets: Array
-    """The begin of each piece and the end of the last one."""
+    """The begin of each piece in `data`, then the end of the last piece."""
 
 
 Pieces = Fixed | Varying
 
 
 def fixed(values: Array | int, wire: str) -> Fixed:
-    """Return pieces of numbers, encoded as the numpy type `wire`."""
+    """Return numbers as pieces, encoded as the numpy type `wire`, such as ">i4"."""
     return Fixed(np.asarray(values), np.dtype(wire))
 
 
 def constant(value: bytes) -> Fixed:
-    """Return the same piece for each row.
-
-    :param value: at least one byte.
-    """
+    """Return pieces that have the same bytes, at least one, in all rows."""
     whole = np.frombuffer(value, f"V{len(value)}")
     return Fixed(whole.reshape(()), whole.dtype)
 
 
 def lengths(columns: Iterable[Pieces]) -> Array:
-    """Return the bytes of each row's pieces; an array without dimensions if all rows have as many."""
+    """Return the number of bytes of each row; an array without dimensions if it is the same for all rows."""
     total = np.asarray(0)
     for part in columns:
         total = total + (part.wire.itemsize if isinstance(part, Fixed) else np.diff(part.offsets))
@@ -85,13 +80,12 @@ def lengths(columns: Iterable[Pieces]) -> Array:
 
 
 def joined(columns: Iterable[Pieces], rows: int) -> Pieces:
-    """Concatenate the pieces of each row. The result is fixed if all pieces are.
-
-    The cost of Arrow's join grows with the number of arrays. So neighbours of fixed width are first merged
-    by numpy.
+    """Concatenate the pieces of each row.
 
     :param columns: at least one.
     """
+    # The cost of Arrow's join grows with the number of arrays. So numpy first merges adjacent arrays of fixed
+    # width.
     merged: list[Pieces] = []
     for run in [[*run] for _, run in itertools.groupby(columns, type)]:
         neighbours = [pieces for pieces in run if isinstance(pieces, Fixed)]
@@ -118,9 +112,9 @@ def _joined(pieces: Sequence[Varying]) -> Varying:
 
 
 def piece_binaries(piece: Varying, *, narrow: bool | None = None) -> pa.Array:
-    """Return pieces as Arrow's binaries.
+    """Return pieces as an Arrow array of binaries.
 
-    :param narrow: True for offsets of 32 bits, False for 64 bits; None for 32 bits if they suffice.
+    :param narrow: True for offsets of 32 bits, False for 64 bits; None for 32 bits if these suffice.
     """
     if narrow is None:
         narrow = bool(piece.offsets[-1] <= INT32_MAX)
@@ -129,7 +123,7 @@ def piece_binaries(piece: Varying, *, narrow: bool | None = None) -> pa.Array:
 
 
 def varying(pieces: Pieces, rows: int) -> Varying:
-    """Return the same pieces with offsets."""
+    """Return pieces of fixed width as pieces with offsets; others as they are."""
     if isinstance(pieces, Varying):
         return pieces
     whole = np.ascontiguousarray(np.broadcast_to(pieces.values, rows), pieces.wire)
@@ -138,9 +132,9 @@ def varying(pieces: Pieces, rows: int) -> Varying:
 
 
 def emptied(pieces: Pieces, valid: Array) -> Varying:
-    """Return the pieces without the bytes of rows that are not valid.
+    """Replace the pieces of invalid rows by empty pieces.
 
-    :param valid: booleans, one for each row.
+    :param valid: one boolean for each row.
     """
     if isinstance(pieces, Fixed):
         pieces = Fixed(np.broadcast_to(pieces.values, len(valid))[valid], pieces.wire)
@@ -154,10 +148,10 @@ def emptied(pieces: Pieces, valid: Array) -> Varying:
 
 
 def tails(block: Array, widths: Array) -> Varying:
-    """Return the last bytes of each row of a two-dimensional array as pieces.
+    """Return the last bytes of each row of a matrix as pieces.
 
-    :param block: uint8, rows by width.
-    :param widths: the number of bytes of each row, at least one.
+    :param block: a matrix of uint8.
+    :param widths: the number of bytes to keep of each row, at least one.
     """
     most = int(widths.max(initial=1))
     block = block[:, block.shape[1] - most :]
@@ -166,14 +160,14 @@ def tails(block: Array, widths: Array) -> Varying:
 
 
 def ends(widths: Array) -> Array:
-    """Return the offsets of pieces of these widths."""
+    """Return the offsets of adjacent pieces with some widths."""
     offsets = np.zeros(len(widths) + 1, np.int64)
     np.cumsum(widths, out=offsets[1:])
     return offsets
 
 
 def distinct(column: pa.Array, encode: Callable[[str], bytes]) -> tuple[Pieces, ...]:
-    """Encode a column of strings by a function of one string. The pieces of nulls are arbitrary."""
+    """Encode each distinct string of a column by a function. The pieces of nulls are arbitrary."""
     encoded = column.dictionary_encode()
     values = [encode(text) for text in encoded.dictionary.to_pylist()]
     widths = np.fromiter(map(len, values), np.int32, len(values))
@@ -182,11 +176,11 @@ def distinct(column: pa.Array, encode: Callable[[str], bytes]) -> tuple[Pieces, 
 
 
 _BYTES = np.array([2 ** (8 * n - 1) for n in range(1, 9)], np.uint64)
-"""The n-th is the smallest number that needs more than n bytes in two's complement."""
+"""At index i is the smallest number that needs more than i + 1 bytes in two's complement."""
 _GROUPS = np.array([2 ** (7 * n) for n in range(1, 9)], np.uint64)
-"""The n-th is the smallest number whose vint has n bytes after the first."""
+"""At index i is the smallest number whose vint has i + 1 bytes after the first byte."""
 _HEADS = np.array([0xFF << (8 - extra) & 0xFF for extra in range(9)], np.uint8)
-"""The leading ones of a vint's first byte: as many as bytes follow."""
+"""At index i are the leading ones of a vint's first byte, if i bytes follow."""
 
 
 def varint(column: pa.Array) -> tuple[Pieces, ...]:
@@ -202,15 +196,15 @@ def varint(column: pa.Array) -> tuple[Pieces, ...]:
 
 
 def _twos_complement(number: int) -> bytes:
-    """Encode one number. `~` inverts all bits, so a negative number and its inverse need as many bits."""
+    # `~` inverts all bits: a negative number and its inverse need the same number of bits.
     bits = (number if number >= 0 else ~number).bit_length() + 1
     return number.to_bytes((bits + 7) // 8, "big", signed=True)
 
 
 def _widths(words: Array) -> Array:
-    """Return the fewest bytes of each number in two's complement.
+    """Return the number of bytes that each number needs in two's complement.
 
-    :param words: the number's words of 64 bits, the lowest first.
+    :param words: a row for each number, with its words of 64 bits, the lowest first.
     """
     sign = (words[:, -1].view(np.int64) >> 63).view(np.uint64)
     widths = np.ones(len(words), np.int64)
@@ -249,10 +243,10 @@ def _vint(zigzag: Array) -> Varying:
 
 
 Kernel = Callable[[pa.Array], tuple[Pieces, ...]]
-"""Encodes a column. It may encode the values under nulls, too: the caller drops them."""
+"""Encodes a column. The pieces of nulls are arbitrary, and the caller removes them."""
 
 _MAPPED = bytes(10) + b"\xff\xff"
-"""The first bytes of an IPv6 address that stands for an IPv4 address."""
+"""The first 12 bytes of an IPv6 address that is mapped from an IPv4 address."""
 
 
 def _raw(column: pa.Array) -> tuple[Pieces, ...]:
@@ -260,7 +254,7 @@ def _raw(column: pa.Array) -> tuple[Pieces, ...]:
 
 
 def _number(width: int) -> Kernel:
-    """Return a kernel for integers and floats. The bits of a float are copied, including those of a NaN."""
+    """Return a kernel for integers and floats of a width in bytes. It copies the bits of a NaN, too."""
 
     def kernel(column: pa.Array) -> tuple[Pieces, ...]:
         return (fixed(elements(column, f"u{width}"), f">u{width}"),)
@@ -273,7 +267,7 @@ def _boolean(column: pa.Array) -> tuple[Pieces, ...]:
 
 
 def _date(column: pa.Array) -> tuple[Pieces, ...]:
-    """Encode days. Day 2^31 is 1970-01-01: the sign bit is flipped."""
+    # Day 2^31 is 1970-01-01, so the sign bit is flipped.
     return (fixed(elements(column, "u4") ^ np.uint32(2**31), ">u4"),)
 
 
@@ -286,7 +280,7 @@ def _inet(column: pa.Array) -> tuple[Pieces, ...]:
 
 
 def _packed(text: str) -> bytes:
-    """Return the 4 or 16 bytes of an address; ::ffff:192.0.2.1 becomes 192.0.2.1."""
+    """Return the 4 or 16 bytes of an address. A mapped address, ::ffff:192.0.2.1, becomes 192.0.2.1."""
     if ":" not in text:
         return socket.inet_aton(text)
     packed = socket.inet_pton(socket.AF_INET6, text)
@@ -317,16 +311,16 @@ SCALARS: dict[str, Kernel] = {
 
 
 NULL = -1
-"""The length that stands for a null."""
+"""The length of a null."""
 UNSET = -2
-"""The length that leaves the older value of a cell. It is valid for a cell, not inside another value."""
+"""The length of an unset value, which leaves a cell as it is. Values inside other values cannot be unset."""
 
 
 class Values(NamedTuple):
-    """The encoded values of a column, without their lengths."""
+    """The encoded values of a column, without lengths before them."""
 
     pieces: tuple[Pieces, ...]
-    """The pieces of each value. A null has no bytes."""
+    """The pieces of the values. Those of a null are empty."""
     valid: Array | None
     """False for each null; None if there are no nulls."""
 
@@ -343,9 +337,9 @@ def values(column: pa.Array, tree: CqlType) -> Values:
 
 
 def prefixed(column: pa.Array, tree: CqlType, absent: int | Array = NULL) -> tuple[Pieces, ...]:
-    """Encode a column with the length before each value.
+    """Encode a column, with the length before each value.
 
-    :param absent: the length of a null: `NULL` or `UNSET`, one for all rows or one for each.
+    :param absent: the length of nulls, `NULL` or `UNSET`: one number for all rows, or one for each row.
     """
     pieces, valid = values(column, tree)
     widths = lengths(pieces)
@@ -363,14 +357,13 @@ def _pieces(column: pa.Array, tree: CqlType) -> tuple[Pieces, ...]:
 
 
 def _fields(columns: list[pa.Array], tree: CqlType) -> tuple[Pieces, ...]:
-    """Encode fields one after the other. Fields that were added to the type since are null."""
+    """Encode the fields of structs. Fields that the type got after the plan was made are null."""
     known, later = tree.parts[: len(columns)], tree.parts[len(columns) :]
     fields = [prefixed(column, part) for column, part in zip(columns, known, strict=True)]
     return *_flat(fields), *(fixed(NULL, ">i4") for _ in later)
 
 
 def _collection(column: pa.Array, tree: CqlType) -> tuple[Pieces, ...]:
-    """Encode the number of elements, then the elements. They lie together, so offsets suffice."""
     offsets, inner = unnest(column)
     parts = inner.flatten() if tree.kind == "map" else [inner]
     columns = zip(parts, tree.parts, strict=True)
@@ -380,7 +373,7 @@ def _collection(column: pa.Array, tree: CqlType) -> tuple[Pieces, ...]:
 
 
 def _vector(column: pa.Array, tree: CqlType) -> tuple[Pieces, ...]:
-    """Encode elements without lengths: all have one width. `check` has counted them."""
+    """Encode the elements of vectors, which have no lengths. `check` has counted the elements."""
     offsets, inner = unnest(column)
     pieces = values(inner, tree.parts[0]).pieces
     return (_grouped(pieces, len(inner), elements(offsets, "i4")),)
@@ -396,7 +389,7 @@ def _flat(columns: Iterable[tuple[Pieces, ...]]) -> tuple[Pieces, ...]:
 
 
 _PART_BYTES = 65_535
-"""The longest part of a routing key. The length of a part has two bytes."""
+"""The most bytes of a part of a routing key, whose length has two bytes."""
 _TIMESTAMP_BYTES = 8
 _TTL_BYTES = 4
 
@@ -407,7 +400,7 @@ class Encoded(NamedTuple):
     data: pa.Buffer
     """The rows, one after the other."""
     offsets: Array
-    """int64, one more than there are rows: row i is `data[offsets[i]:offsets[i + 1]]`."""
+    """int64: the begin of each row in `data`, then the end of the last row."""
 
 
 def encode(
@@ -419,17 +412,16 @@ def encode(
     timestamp_first: bool = False,
     ttls: Array | None = None,
 ) -> Encoded:
-    """Encode a batch that `check` has returned.
+    """Encode rows for a statement: `head`, then the plan's columns, the write timestamp, and the TTL.
 
-    The batch may have some of the plan's columns, and flags of unavailable cells. A row is `head`, the
-    plan's columns and the write timestamp, as `<value_1>...<value_n>` of a request: each value has its
-    length before it, in four bytes.
+    Each value has its length before it, in four bytes.
 
+    :param batch: the plan's columns as `check` has returned them, then flags of unavailable cells.
+    :param plan: the plan with the columns of the statement.
     :param timestamps_us: write timestamps, microseconds since 1970, int64.
-    :param head: the bytes before each row.
-    :param timestamp_first: True to put the timestamp before the columns.
-    :param ttls: the seconds until each row expires, encoded after the timestamp; None if the statement has no
-        TTL. The values of an expired row, with 0 or less, become nulls with a TTL of one second.
+    :param timestamp_first: True to put timestamp and TTL before the columns.
+    :param ttls: the seconds until each row expires; None if the statement has no TTL. A row with 0 or less
+        has expired: its values become nulls, with a TTL of one second.
     """
     rows = batch.num_rows
     absent = UNSET if plan.details.nulls == "unset" else NULL
@@ -453,19 +445,16 @@ def encode(
 def _without_expired(
     column: pa.Array, absent: int | Array, expired: Array
 ) -> tuple[pa.Array, Array]:
-    """Return a column with nulls for the values of expired rows, and the length of each null.
+    """Replace the values of expired rows by nulls. Return the column, and the length of each row's null.
 
-    :param absent: the lengths of the nulls that the column has.
+    :param absent: the length of the nulls that the column has, see `prefixed`.
     """
     lengths_of_nulls = np.where(expired & booleans(column.is_valid()), NULL, absent)
     return pc.if_else(flags(~expired), column, null(column.type)), lengths_of_nulls
 
 
 def concatenated_rows(parts: Sequence[Encoded]) -> Encoded:
-    """Concatenate the rows of several batches. A single batch is returned as it is.
-
-    :param parts: at least one.
-    """
+    """Concatenate the rows of several batches, at least one."""
     if len(parts) == 1:
         return parts[0]
     data, offsets = texts(pa.concat_arrays([binaries(*part) for part in parts]))
@@ -473,23 +462,21 @@ def concatenated_rows(parts: Sequence[Encoded]) -> Encoded:
 
 
 def reordered(encoded: Encoded, order: Array) -> Encoded:
-    """Return the rows in another order. Each row keeps its write timestamp.
+    """Return rows in another order.
 
-    :param order: the present positions of the rows.
+    :param order: for each row of the result, its present position.
     """
     data, offsets = texts(binaries(*encoded).take(indices(order)))
     return Encoded(data, offsets)
 
 
 def routing_keys(batch: pa.RecordBatch, plan: CassandraPlan, indexes: Sequence[int]) -> pa.Array:
-    """Return the routing key of each row, which the driver hashes to find its replicas.
+    """Return the routing key of each row: the encoded partition key, which decides the row's replicas.
 
-    The keys are binaries, or large binaries above 2 GiB, without nulls. A key of one column is its value. A
-    key of several columns has for each the length in two bytes, the value and a zero, as
-    `BoundStatement.routing_key` of the driver.
+    The routing key of one column is its value. Of several columns it has the length in two bytes, the value
+    and a zero for each, as the driver's `BoundStatement.routing_key`.
 
-    :param indexes: the positions of the partition key's columns in the plan, in the table's order.
-        `PreparedStatement.routing_key_indexes` has them; the plan does not.
+    :param indexes: the positions in the plan of the partition key's columns, in the order of the table.
     :raises ValueError: a part is null or too long. `check` refuses such rows.
     """
     trees = column_types(plan)

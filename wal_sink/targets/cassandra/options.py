@@ -1,7 +1,7 @@
 """The options of the Cassandra target.
 
-Secrets are in options or in the environment; an option has precedence. The environment is read at each
-connection, so a secret in the environment can change while a query runs.
+A secret is in an option or in an environment variable, and the option has precedence. The environment is read
+at each connection, so a secret in the environment can change while a query runs.
 """
 
 from __future__ import annotations
@@ -46,18 +46,19 @@ _BESIDE = (
     (EXPIRES_AT_COLUMN, TTL),
     (EXPIRES_AT_COLUMN, TTL_COLUMN),
 )
-"""Pairs of options that exclude each other. A first may be the beginning of several names."""
+"""Pairs of options that exclude each other. The first text may be the begin of several names."""
 _WITHOUT = (
     ("cassandra.ssl.", "cassandra.ssl.enabled"),
     ("cassandra.ssl.clientKey", "cassandra.ssl.clientCertificate"),
 )
-"""Pairs of options. The first, or names that begin with it, have no effect without the second."""
+"""Pairs of options: the first has no effect without the second. The first text may be the begin of several
+names."""
 
 
 class CassandraOptions(OperationOptions, frozen=True, kw_only=True):
     """The options of the cluster, the connection, the table and the rows.
 
-    :raises OptionError: a value is invalid, or contradicts another one.
+    :raises OptionError: an option is invalid, or contradicts another option.
     """
 
     keyspace: Annotated[
@@ -196,13 +197,13 @@ class CassandraOptions(OperationOptions, frozen=True, kw_only=True):
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """The contact points, split."""
+        """The contact points, one by one."""
         points = (point.strip() for point in self.contact_points.split(","))
         return tuple(point for point in points if point)
 
     @property
     def where(self) -> str:
-        """The contact points or the bundle, as messages name the cluster."""
+        """The name of the cluster in messages: the contact points or the bundle."""
         return self.contact_points or self.secure_connect_bundle
 
     @property
@@ -264,7 +265,9 @@ def _first(names: set[str], begin: str) -> str:
 
 
 def primary_key(layout: Layout) -> Layout:
-    """Return the primary key of a new table, with the partition key first. Its default is the first column.
+    """Return the primary key of a new table, with the partition key first.
+
+    Without `partitionColumns`, the partition key is the first column of `keyColumns`.
 
     :raises OptionError: the key is empty, or lacks a column of the partition key.
     """
@@ -273,13 +276,13 @@ def primary_key(layout: Layout) -> Layout:
         raise OptionError(
             f"Option {CREATE_TABLE} is true and {KEY_COLUMNS} names no column: a table of Cassandra has a"
             " primary key.",
-            f"List its columns in {KEY_COLUMNS}, and those of the partition key in {PARTITION_COLUMNS} where"
-            " it is not the first column alone.",
+            f"List the columns of the primary key in {KEY_COLUMNS}. If the partition key is not the first of"
+            f" them alone, list its columns in {PARTITION_COLUMNS}.",
         )
     if lacking := [name for name in partition if name not in key]:
         raise OptionError(
             f"Option {PARTITION_COLUMNS} names {lacking[0]}, and {KEY_COLUMNS} does not.",
-            f"List in {KEY_COLUMNS} all columns of the primary key, those of the partition key included.",
+            f"List in {KEY_COLUMNS} all columns of the primary key, including those of the partition key.",
         )
     return Layout((*partition, *(name for name in key if name not in partition)), partition)
 
@@ -304,7 +307,7 @@ def read_columns(text: str) -> Mapping[str, str]:
         if column in columns.values():
             raise OptionError(
                 f"Option {COLUMNS_OPTION} has two columns that are written to {column!r}.",
-                "A column of the table gets its values from one: drop the other one, or coalesce the two.",
+                "Drop one of the two columns, or write both as one column by coalesce.",
             )
         columns[name] = column
     return {name: column for name, column in columns.items() if name != column}
@@ -319,7 +322,7 @@ def _refuse_bad_table(table: str) -> None:
     if "." in table:
         keyspace, _, name = table.partition(".")
         raise OptionError(
-            f"Option table contains a keyspace, too: {table}.",
+            f"Option table contains a keyspace: {table}.",
             f'Write .option("keyspace", "{keyspace}").option("table", "{name}").',
         )
     refuse_bad_name("table", table)
@@ -357,25 +360,25 @@ def _refuse_bad_contact_points(text: str, hosts: tuple[str, ...]) -> None:
 
 
 ENVIRONMENT = {field: str(name) for field, name in marked(CassandraOptions, "environment").items()}
-"""The environment variable of each option that has one, by the option's field."""
+"""Environment variables of options, by the option's field in `CassandraOptions`."""
 
 
 class Login(NamedTuple):
-    """A role and its password."""
+    """The name of a role, and its password."""
 
     username: str
     password: str
 
 
 def with_environment(options: CassandraOptions) -> CassandraOptions:
-    """Return the options, completed from the present environment of this process."""
+    """Return the options. Options that are not set get their values from the environment of this process."""
     values = {
         field: value
         for field, variable in ENVIRONMENT.items()
         if not getattr(options, field) and (value := os.environ.get(variable))
     }
     if not options.ssl_client_certificate:
-        values.pop("ssl_client_key_password", None)  # no key needs it
+        values.pop("ssl_client_key_password", None)  # there is no key
     return msgspec.structs.replace(options, **values) if values else options
 
 

@@ -1,11 +1,10 @@
-"""The details of a Cassandra plan: how rows are written. The log keeps them as JSON in the plan."""
+"""The typed details of a Cassandra plan. The log stores them in the plan as JSON."""
 
 from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
 import msgspec
-import pyarrow as pa
 
 from wal_sink.errors import CorruptLog
 from wal_sink.model.plan import Plan
@@ -18,11 +17,11 @@ KEY = ("partition", "clustering")
 """The roles of the columns of the primary key."""
 
 TTL_S = "wal_sink:ttl_s"
-"""The log's column of TTLs: seconds from a row's write timestamp on; null for a delete."""
+"""The log's column of TTLs, in seconds from the time of publishing; null for a delete."""
 EXPIRES_US = "wal_sink:expires_us"
 """The log's column of expiry times: microseconds since 1970; null for a delete."""
 TIMESTAMP_US = "wal_sink:timestamp_us"
-"""The log's column of event times: microseconds since 1970. A column of the table would hold milliseconds."""
+"""The log's column of event times: microseconds since 1970. (A column of the table has milliseconds.)"""
 
 
 class TableName(NamedTuple):
@@ -32,15 +31,15 @@ class TableName(NamedTuple):
     table: str
 
     def __str__(self) -> str:
-        """Return both names quoted, as in statements."""
+        """Return the quoted names, as statements need them."""
         return f"{quote(self.keyspace)}.{quote(self.table)}"
 
 
 class RowTtl(msgspec.Struct, frozen=True, kw_only=True):
-    """The options of a TTL: at most one is set."""
+    """The TTL of a plan. At most one field is set."""
 
     ttl_s: int | None = None
-    """The TTL of every row in seconds."""
+    """The TTL of all rows in seconds."""
     ttl_column: str = ""
     """The column with the TTL of each row in seconds."""
     expires_at_column: str = ""
@@ -50,8 +49,8 @@ class RowTtl(msgspec.Struct, frozen=True, kw_only=True):
 class CassandraRowPlan(msgspec.Struct, frozen=True, kw_only=True):
     """The details of a plan. Columns have the DataFrame's names.
 
-    The JSON includes default values: msgspec compares defaults by identity, so without them two processes
-    could encode equal plans differently.
+    The JSON includes default values. msgspec could leave them out, but it compares values with defaults by
+    identity, so two processes could encode equal plans differently.
     """
 
     keyspace: str
@@ -60,13 +59,13 @@ class CassandraRowPlan(msgspec.Struct, frozen=True, kw_only=True):
     update: bool = False
     """True if rows are written by UPDATE."""
     clustering: tuple[str, ...] = ()
-    """The clustering columns in the table's order; empty if all rows are upserts."""
+    """The clustering columns in the table's order, for deletes; empty if all rows are upserts."""
     ttl: RowTtl | None = None
     """None if no option sets a TTL."""
     timestamp_column: str = ""
-    """The column of event times; empty if the order in the stream decides between versions of a row."""
+    """The column of event times; empty if the row that Spark reads later replaces the earlier one."""
     types: dict[str, tuple[tuple[str, str], ...]] = msgspec.field(default_factory=dict)
-    """The user-defined types of the columns by name: the names and types of their fields, in order."""
+    """The user-defined types of the columns by name. A type has the name and the CQL type of each field."""
 
     @property
     def name(self) -> TableName:
@@ -86,7 +85,7 @@ class CassandraPlan(Plan, frozen=True, kw_only=True):
     def of(cls, plan: Plan) -> CassandraPlan:
         """Return a plan of the log with typed details.
 
-        :raises CorruptLog: the details do not fit.
+        :raises CorruptLog: the plan's details are not those of a Cassandra plan.
         """
         if isinstance(plan, cls):
             return plan
@@ -98,25 +97,18 @@ class CassandraPlan(Plan, frozen=True, kw_only=True):
                 "Restore the file in the log's plans/ folder from a copy.",
             ) from error
         fields = {name: getattr(plan, name) for name in Plan.__struct_fields__}
-        # The table's name gets into statements, and the file may be forged: quote the name again.
+        # Statements contain the table's name, and the log's file may be forged: quote the name again.
         return cls(**fields | {"details": details, "table": str(details.name)})
 
     @property
     def plain(self) -> Plan:
-        """The plan as the log has it, with untyped details."""
+        """The plan with untyped details, as the log stores it."""
         fields = {name: getattr(self, name) for name in Plan.__struct_fields__}
         details = msgspec.json.decode(msgspec.json.encode(self.details))
         return Plan(**fields | {"details": details})
 
     @property
     def static_alone(self) -> bool:
-        """True if rows have static columns alone: each row is a partition."""
+        """True if the rows have only static columns. Then each row is a partition."""
         roles = {column.role for column in self.columns}
         return self.details.update and "clustering" not in roles
-
-
-def in_order(columns: dict[str, pa.Array], plan: CassandraPlan) -> pa.RecordBatch:
-    """Return columns in the plan's order, then the columns that only the log has."""
-    names = [column.name for column in plan.columns if column.name in columns]
-    names += [name for name in columns if name not in names]
-    return pa.RecordBatch.from_arrays([columns[name] for name in names], names=names)

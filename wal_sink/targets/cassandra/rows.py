@@ -1,14 +1,15 @@
-"""Decides whether a row is an upsert or a delete, and computes its TTL and its write timestamp.
+"""Deletes, TTLs and event times of rows, from the control columns of the DataFrame.
 
-An option names a control column of the DataFrame. A task reads the control columns into columns of the log.
-A flusher makes parts of the statement from them. The functions are in this order: start, task, flush.
+Options such as `cassandra.ttlColumn` name a control column. A start checks the control columns, a task
+converts them to columns of the log, and a flusher computes TTLs and write timestamps from the log. The
+functions below are in this order: start, task, flush.
 
-**TTL.** After an outage a row is written late, and after a crash it is written again. If its TTL counted from
+**TTL.** After an outage a row is written late, and after a crash it is written again. If the TTL counted from
 the time of writing, the row would expire later each time. So the second in which a row expires is fixed when
-the row is published, and an upsert has the remaining TTL.
+the row is published, and a flusher writes the row with the remaining TTL.
 
-**Event time.** A control column has the write timestamp of each row, and so decides between versions of a
-row. Of two rows with the same key and event time Cassandra keeps the larger value of each cell.
+**Event time.** A control column has the write timestamp of each row. So the event time decides between
+versions of a row.
 """
 
 from __future__ import annotations
@@ -42,7 +43,6 @@ from wal_sink.targets.cassandra.row_plan import (
     TTL_S,
     CassandraPlan,
     RowTtl,
-    in_order,
 )
 from wal_sink.targets.cassandra.types import as_is
 from wal_sink.targets.cdc import (
@@ -65,21 +65,22 @@ log = logging.getLogger(__name__)
 AHEAD_S = 3_600
 """Seconds by which an event time may be ahead of the task's clock."""
 _MIN_TIMESTAMP_US = 10**15
-"""2001-09-09 in microseconds since 1970. A smaller bigint probably counts milliseconds or seconds."""
+"""2001-09-09 in microseconds since 1970. A smaller bigint is probably a number of milliseconds or seconds."""
 _SECOND_US = 1_000_000
 HINT_WINDOW_S = 3 * 3600
-"""Seconds for which other nodes keep writes for a replica that is down (`max_hint_window`)."""
+"""Seconds for which other nodes keep the writes for a replica that is down, by default
+(`max_hint_window`)."""
 
 Reason = tuple[pa.Array, str, str]
-"""The flags of refused values, the problem after the words "Column c of t (value)", and the remedy. In the
-remedy `{name}` stands for the column."""
+"""Flags of the values to refuse, the problem (see `types.Constraint`), and the remedy. In the remedy `{name}`
+is replaced by the column."""
 
 
 # --- start ---
 
 
 def describe(options: CassandraOptions) -> Mapping[str, str]:
-    """Return the texts that the start logs about deletes, TTLs and event times, by heading."""
+    """Return the texts about deletes, TTLs and event times that a start logs, by heading."""
     texts = described(options)
     if options.ttl is not None:
         texts["ttl"] = f"{options.ttl} s from when the row was published ({TTL})"
@@ -98,11 +99,11 @@ def written_columns(
 ) -> pa.Schema:
     """Return the columns of a DataFrame that are written to the table.
 
-    A column of expiry times or event times is written if the table has a column of its name. Other control
-    columns are not written.
+    Control columns are not written, with one exception: a column of expiry times or event times is written if
+    the table has a column of its name.
 
     :param table: the names of the table's columns.
-    :param table_text: the table as errors show it.
+    :param table_text: the table's name for errors.
     :raises SchemaMismatch: a control column is missing, has another type, or is a column of the table.
     """
     names = options.column_names
@@ -126,7 +127,7 @@ def written_columns(
 def clustering_order(metadata: TableMetadata, columns: Iterable[Column]) -> tuple[str, ...]:
     """Return the DataFrame's names of the clustering columns, in the table's order.
 
-    Warn if a short `gc_grace_seconds` lets deleted rows come back.
+    Log a warning if `gc_grace_seconds` is so short that deleted rows may come back.
     """
     if metadata.gc_grace_s < HINT_WINDOW_S:
         log.warning(
@@ -140,7 +141,7 @@ def clustering_order(metadata: TableMetadata, columns: Iterable[Column]) -> tupl
 
 
 def row_ttl(options: CassandraOptions, metadata: TableMetadata) -> RowTtl | None:
-    """Return the TTL that the options set; None if they set none. Log the default TTL of the table."""
+    """Return the TTL of the options; None if no option sets a TTL. Then log the table's default TTL."""
     ttl = RowTtl(
         ttl_s=options.ttl,
         ttl_column=options.ttl_column,
@@ -164,41 +165,33 @@ def check(batch: pa.RecordBatch, plan: CassandraPlan) -> pa.RecordBatch:
     """Cast a batch of the DataFrame to the types of the log.
 
     :raises SchemaMismatch: the columns of the batch are not those of the plan.
-    :raises InvalidRow: a row cannot be written. The error names the column and the first such row.
+    :raises InvalidRow: a row is invalid. The error names the column and the first such row.
     """
     refuse_other_schema(batch.schema, plan)
-    controls = read_controls(batch, plan)
+    operations = operations_of_rows(batch, plan, functools.partial(row_text, batch, plan))
+    deletes = None if operations is None else are_deletes(operations)
+    controls = _ttls_and_times(batch, plan, deletes)
+    if operations is not None:
+        controls[str(plan.operation)] = operations
     table = plan.of_table()
     rows = batch.select([column.name for column in table.columns])
-    if controls.deletes is not None:
-        rows = without_deleted_values(rows, table, controls.deletes)
+    if deletes is not None:
+        rows = without_deleted_values(rows, table, deletes)
     key = [column.name for column in plan.columns if column.role in KEY]
     marked = mark(rows, plan, key)
-    stored = cast_rows(marked.rows, table, controls.deletes)
-    columns = dict(zip(stored.schema.names, stored.columns, strict=True)) | controls.columns
-    return with_flags(in_order(columns, plan), marked.flags)
+    stored = cast_rows(marked.rows, table, deletes)
+    columns = dict(zip(stored.schema.names, stored.columns, strict=True)) | controls
+    names = [column.name for column in plan.columns if column.name in columns]
+    names += [name for name in columns if name not in names]
+    in_order = pa.RecordBatch.from_arrays([columns[name] for name in names], names=names)
+    return with_flags(in_order, marked.flags)
 
 
-class Controls(NamedTuple):
-    """The control columns of a batch."""
-
-    deletes: pa.Array | None
-    """Flags of the rows that are deletes; None if all rows are upserts."""
-    columns: dict[str, pa.Array]
-    """The log's columns for deletes, TTLs and event times, by name."""
-
-
-def read_controls(batch: pa.RecordBatch, plan: CassandraPlan) -> Controls:
-    """Read the control columns of a batch.
-
-    :raises InvalidRow: a value of a control column is invalid.
-    """
+def _ttls_and_times(
+    batch: pa.RecordBatch, plan: CassandraPlan, deletes: pa.Array | None
+) -> dict[str, pa.Array]:
+    """Return the log's columns for TTLs and event times, by name."""
     columns: dict[str, pa.Array] = {}
-    deletes = None
-    operations = operations_of_rows(batch, plan, functools.partial(row_text, batch, plan))
-    if operations is not None:
-        columns[str(plan.operation)] = operations
-        deletes = are_deletes(operations)
     ttl = plan.details.ttl or RowTtl()
     if name := ttl.ttl_column:
         seconds = _whole_numbers(batch, name)
@@ -213,7 +206,7 @@ def read_controls(batch: pa.RecordBatch, plan: CassandraPlan) -> Controls:
         is_number = pa.types.is_integer(as_is(batch.column(name)).type)
         reasons = _bad_event_times(times, now_us(), is_number=is_number)
         _refuse(batch, plan, TIMESTAMP_COLUMN, name, reasons)
-    return Controls(deletes, columns)
+    return columns
 
 
 def without_deleted_values(
@@ -222,8 +215,7 @@ def without_deleted_values(
     """Replace the values of deletes by nulls, except in columns of the key.
 
     :param table: the plan with the columns of `rows`.
-    :raises InvalidRow: a delete has a null before a clustering column with a value. CQL cannot delete such a
-        range.
+    :raises InvalidRow: a clustering column is null, and a later one has a value. CQL has no such delete.
     """
     keys = {column.name for column in table.columns if column.role in KEY}
     rows = without_values_of_deletes(rows, deletes, keys)
@@ -250,8 +242,7 @@ def _null_for_deletes(values: pa.Array, deletes: pa.Array | None) -> pa.Array:
     return values if deletes is None else pc.if_else(deletes, null(pa.int64()), values)
 
 
-def _upserts_with(flags: pa.Array, deletes: pa.Array | None = None) -> pa.Array:
-    """Return the flags, with False for nulls and deletes."""
+def _upserts_only(flags: pa.Array, deletes: pa.Array | None = None) -> pa.Array:
     return except_deletes(pc.fill_null(flags, FALSE), deletes)
 
 
@@ -272,12 +263,12 @@ def _bad_seconds(seconds: pa.Array, deletes: pa.Array | None) -> list[Reason]:
             "Fill it in, .na.fill(…), or write rows that never expire by a query of their own.",
         ),
         (
-            _upserts_with(pc.less(seconds, int64(1)), deletes),
+            _upserts_only(pc.less(seconds, int64(1)), deletes),
             "is not a TTL of one second or more",
             "Drop such rows; or delete, by operationColumn, the rows that are to go.",
         ),
         (
-            _upserts_with(pc.greater(seconds, int64(MAX_TTL_S)), deletes),
+            _upserts_only(pc.greater(seconds, int64(MAX_TTL_S)), deletes),
             f"is more than the {MAX_TTL_S} seconds that the server accepts",
             f'Take the smaller of the two: least("{{name}}", lit({MAX_TTL_S})).',
         ),
@@ -293,7 +284,7 @@ def _bad_expiry(expiry: pa.Array, deletes: pa.Array | None, now_us: int) -> list
             "Fill it in, or write rows that never expire by a query of their own.",
         ),
         (
-            _upserts_with(pc.greater(expiry, int64(last_us)), deletes),
+            _upserts_only(pc.greater(expiry, int64(last_us)), deletes),
             f"is more than {MAX_TTL_S} seconds from now, the longest TTL that the server accepts",
             f'Take an earlier time: least("{{name}}", timestamp_seconds(lit({last_us // _SECOND_US}))).',
         ),
@@ -310,12 +301,12 @@ def _bad_event_times(times: pa.Array, now_us: int, *, is_number: bool) -> list[R
             'Drop such rows, .na.drop(subset=["{name}"]), or fill them in.',
         ),
         (
-            _upserts_with(pc.less(times, int64(_MIN_TIMESTAMP_US if is_number else 1))),
+            _upserts_only(pc.less(times, int64(_MIN_TIMESTAMP_US if is_number else 1))),
             early,
             'Milliseconds become an instant by timestamp_millis("{name}"), seconds by timestamp_seconds.',
         ),
         (
-            _upserts_with(pc.greater(times, int64(ahead_us))),
+            _upserts_only(pc.greater(times, int64(ahead_us))),
             f"is more than {AHEAD_S} seconds ahead of the clock, and would hide what comes until then",
             'Correct its clock or time zone; or bound it: least("{name}", current_timestamp()).',
         ),
@@ -334,7 +325,7 @@ class TimestampedRows(NamedTuple):
 
 
 def with_event_times(rows: TimestampedRows, plan: CassandraPlan) -> TimestampedRows:
-    """Use event times as write timestamps, if the plan has event times."""
+    """Replace the write timestamps by event times, if the plan has a column of event times."""
     if not plan.details.timestamp_column:
         return rows
     return rows._replace(timestamps_us=elements(rows.batch.column(TIMESTAMP_US), "i8"))
@@ -345,23 +336,21 @@ def remaining_ttls(
 ) -> Ints | None:
     """Return the seconds until each row expires, 0 or less for an expired row; None if rows never expire.
 
-    The TTL of a row counts from the row's timestamp in the ledger, and not from its event time. So the row
-    expires in the same second each time it is written.
-
-    :param now_s: the present time, seconds since 1970.
-    :param default_ttl_s: the table's default TTL in seconds, if no option sets a TTL; 0 for none.
+    :param rows: the rows, with the timestamps at which they were published, not with event times.
+    :param now_s: the present time, in seconds since 1970.
+    :param default_ttl_s: the table's default TTL in seconds; 0 for none.
     """
     if ttl is None and not default_ttl_s:
         return None
     ttl = ttl or RowTtl()
     if ttl.expires_at_column:
         expiry_s = -(-elements(rows.batch.column(EXPIRES_US), "i8") // _SECOND_US)
-        longest_s: Ints | int = MAX_TTL_S
+        longest_ttl_s: Ints | int = MAX_TTL_S
     else:
-        longest_s = ttl.ttl_s or default_ttl_s
+        longest_ttl_s = ttl.ttl_s or default_ttl_s
         if ttl.ttl_column:
-            longest_s = elements(rows.batch.column(TTL_S), "i8")
-        expiry_s = rows.timestamps_us // _SECOND_US + longest_s
-    # A timestamp ahead of the clock must not lengthen a TTL.
-    remaining_s: Ints = np.minimum(expiry_s - now_s, longest_s)
+            longest_ttl_s = elements(rows.batch.column(TTL_S), "i8")
+        expiry_s = rows.timestamps_us // _SECOND_US + longest_ttl_s
+    # If a timestamp is ahead of the clock, the TTL must not become longer.
+    remaining_s: Ints = np.minimum(expiry_s - now_s, longest_ttl_s)
     return remaining_s

@@ -1,7 +1,4 @@
-"""Refuses a server that would lose rows or acknowledge none, and a role that lacks a permission.
-
-The tests for Amazon Keyspaces and Azure Cosmos DB use answers that users of both have published.
-"""
+"""Refuses servers that cannot store rows exactly once, and roles that lack a permission."""
 
 from __future__ import annotations
 
@@ -29,27 +26,27 @@ class Server(NamedTuple):
     """A cluster, as one of its nodes describes it."""
 
     release_version: str
-    """The version of Cassandra, or the version that a compatible product claims."""
+    """The version of Cassandra, or the version that a compatible product reports."""
     cluster_name: str
     keyspaces: Mapping[str, Mapping[str, str]]
-    """The replication of each keyspace, as `system_schema` has it."""
+    """The replication of each keyspace, such as {'class': …, 'dc1': '3'}."""
     nodes: Mapping[str, int] = MappingProxyType({})
     """The number of nodes in each datacenter, including nodes that are down."""
 
 
 CLOCK_AHEAD_S = 60
-"""The most seconds by which the clock of Spark's driver may be ahead of a node's clock at a start."""
+"""The most seconds by which this host's clock may be ahead of a node's clock at a start."""
 
 _KEYSPACES_SERVICE = ("Amazon Keyspaces", "system_schema_mcs")
-"""The cluster name of Amazon Keyspaces, and a keyspace that only this service has."""
+"""The cluster name of Amazon Keyspaces, and a keyspace that no other product has."""
 _COSMOS = ("cosmosprod", "3.11.0")
-"""The cluster name of Azure Cosmos DB in lower case, and the version that Cosmos DB claims."""
+"""The cluster name of Azure Cosmos DB in lower case, and the version that Cosmos DB reports."""
 _COSMOS_HOSTS = re.compile(r"\.cosmos\.(azure\.com|azure\.cn|azure\.us)$")
 _USE = "Write to Apache Cassandra, Astra or Scylla, or to a target of your own."
 
 
 def refuse_unfit(server: Server, options: CassandraOptions) -> None:
-    """Refuse a product on which rows cannot be written exactly once.
+    """Refuse products that cannot store rows exactly once: Amazon Keyspaces and Azure Cosmos DB.
 
     :raises SchemaMismatch: the error names what the product lacks.
     """
@@ -71,12 +68,13 @@ def refuse_unfit(server: Server, options: CassandraOptions) -> None:
 
 
 def replicas(replication: Mapping[str, str], nodes: Mapping[str, int]) -> dict[str, int]:
-    """Return the number of replicas of a keyspace in each datacenter; empty for an unknown strategy.
+    """Return a keyspace's number of replicas in each datacenter; empty for an unknown strategy.
 
     :param replication: the keyspace's replication in `system_schema`.
     :param nodes: the number of nodes in each datacenter.
     """
-    factors = {name: factor.split("/")[0] for name, factor in replication.items()}  # 3/1: transient
+    # "3/1" stands for 3 replicas, 1 of which is transient.
+    factors = {name: factor.split("/")[0] for name, factor in replication.items()}
     match factors.pop("class", "").rpartition(".")[2]:
         case "SimpleStrategy" if len(nodes) == 1:
             return {name: int(factors["replication_factor"]) for name in nodes}
@@ -87,9 +85,11 @@ def replicas(replication: Mapping[str, str], nodes: Mapping[str, int]) -> dict[s
 
 
 def required_replicas(level: str, factors: Mapping[str, int], datacenter: str) -> dict[str, int]:
-    """Return the replicas that a consistency level needs, by datacenter. "" stands for any datacenter.
+    """Return the number of replicas that a consistency level needs in each datacenter.
 
-    :param factors: the replicas of the keyspace in each datacenter.
+    The key "" has the number of replicas that may be in any datacenter.
+
+    :param factors: the number of the keyspace's replicas in each datacenter.
     :param datacenter: the local datacenter.
     """
     total, local = sum(factors.values()), factors.get(datacenter, 0)
@@ -106,10 +106,12 @@ def required_replicas(level: str, factors: Mapping[str, int], datacenter: str) -
 
 
 def refuse_too_few_nodes(server: Server, options: CassandraOptions, datacenter: str) -> None:
-    """Refuse a keyspace with too few nodes for a consistency level; warn if replicas lack a node.
+    """Refuse a keyspace if its replicas need more nodes than there are, to reach a consistency level.
+
+    Log a warning if the level is reached although there are fewer nodes than replicas.
 
     :param datacenter: the local datacenter.
-    :raises SchemaMismatch: rows or ledger could never be acknowledged.
+    :raises SchemaMismatch: no row, or no update of the ledger, would be acknowledged.
     """
     rows, serial = options.consistency_level, options.serial_consistency_level
     data, ledger = options.data.keyspace, options.ledger.keyspace
@@ -139,12 +141,13 @@ def refuse_too_few_nodes(server: Server, options: CassandraOptions, datacenter: 
                 )
         if held != factors:
             log.warning(
-                "%s Rows have fewer copies than the factor says, and fewer nodes may be down", text
+                "%s Rows have fewer copies than the factor, and fewer nodes may be down at a time",
+                text,
             )
 
 
 def inspect_server(session: Any, options: CassandraOptions, datacenter: str) -> None:
-    """Refuse a server that cannot acknowledge rows exactly once; warn of a level at which rows can be lost.
+    """Refuse an unfit product, too few nodes, or a clock that is ahead.
 
     :param session: the driver's session.
     :param datacenter: the local datacenter.
@@ -166,17 +169,17 @@ def inspect_server(session: Any, options: CassandraOptions, datacenter: str) -> 
     refuse_clock_ahead(session, options)
     if options.consistency_level in ("ONE", "LOCAL_ONE"):
         log.warning(
-            "cassandra.consistencyLevel is %s: a row counts as written when one replica has it, and is lost"
-            " with that replica. LOCAL_QUORUM survives that",
+            "cassandra.consistencyLevel is %s: a row counts as written when one replica has the row, and the"
+            " row is lost with this replica. With LOCAL_QUORUM the row survives",
             options.consistency_level,
         )
 
 
 def refuse_clock_ahead(session: Any, options: CassandraOptions) -> None:
-    """Refuse a host whose clock is far ahead of a node's clock.
+    """Refuse to start on a host whose clock is far ahead of a node's clock.
 
-    The write timestamps of rows are times of this host. They would hide later writes of other clients, until
-    the node's clock has reached them.
+    The write timestamps of rows come from this host's clock. If the clock is ahead, the rows hide later
+    writes of other clients.
 
     :param session: the driver's session.
     :raises OptionError: the clock of this host is more than `CLOCK_AHEAD_S` ahead.
@@ -189,7 +192,7 @@ def refuse_clock_ahead(session: Any, options: CassandraOptions) -> None:
     if ahead_s > CLOCK_AHEAD_S:
         raise OptionError(
             f"The clock of this host, the driver's, is {ahead_s:,.0f} s ahead of the clock of Cassandra at"
-            f" {options.where}. Rows with timestamps of this clock would hide what other clients write.",
+            f" {options.where}. Rows with timestamps of this clock would hide later writes of other clients.",
             "Set the clocks of driver and nodes by NTP, then start the query again.",
         )
 
@@ -199,8 +202,8 @@ def refuse_missing_permissions(
 ) -> None:
     """Refuse a role that may not write rows, or may not read and write the ledger.
 
-    Each permission is tested by a statement that matches no rows. So the role needs no permission to list its
-    permissions, and the test works with other products.
+    Each permission is tested by a statement that matches no rows. A list of the role's permissions would need
+    another permission, and not every product has such a list.
 
     :param session: the driver's session.
     :param metadata: the table. If it is missing, only the permissions for the ledger are tested.
@@ -219,9 +222,9 @@ def refuse_missing_permissions(
         except Unauthorized as error:
             errors.append(error)
         except (InvalidRequest, SyntaxException):
-            continue  # the ledger's table is missing, or the server does not know `IN ()`
+            continue  # the ledger's table is missing, or the server has no `IN ()`
         except ServerError:
-            continue  # "Unknown CF": another start is creating the table
+            continue  # "Unknown CF": another start creates the table at this moment
     if errors:
         raise missing_permission(*errors, options=options) from errors[0]
 
@@ -230,11 +233,11 @@ _MISSING = re.compile(
     r"has no (?P<permission>\w+)(?: nor \w+)? permission on"
     r" (?:<table (?P<table>\S+)>|table (?P<masked>[^,\s]+)|<all tables in (?P<keyspace>\w+)>)"
 )
-"""The message of Cassandra 3.11 to 5.0. For masked columns it names UNMASK first (`SelectStatement`)."""
+"""The message of Cassandra 3.11 to 5.0. For masked columns it begins with UNMASK (`SelectStatement`)."""
 
 
 def missing_permission(*errors: Unauthorized, options: CassandraOptions) -> TargetRefused:
-    """Return the error for missing permissions, with the statements that grant them."""
+    """Return the error for missing permissions. Its remedy has the GRANT statements."""
     role = login(options)
     name = quote(role.username) if role else "the role"
     grants = [_grant(str(error), options, name) for error in errors]

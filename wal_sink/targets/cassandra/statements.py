@@ -1,7 +1,7 @@
-"""The statements that write the rows of a plan: an upsert, and a DELETE for each prefix of the key.
+"""The statements that write the rows of a plan: an upsert, and DELETEs by the first columns of the key.
 
-An upsert is an INSERT or, by `cassandra.writeMode`, an UPDATE. Every statement has a marker for the write
-timestamp. Of two statements for one key the later timestamp wins, in any order of arrival.
+An upsert is an INSERT, or an UPDATE if the option `cassandra.writeMode` says so. Each statement has a marker
+for the write timestamp. If two rows have the same key, the later timestamp wins, in any order of arrival.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _SECOND_US = 1_000_000
 
 
 class Statement(NamedTuple):
-    """A prepared statement and the order of its values."""
+    """A prepared statement, and the order of its values."""
 
     prepared: Any
-    """The driver's statement, which the driver prepares again if a server has forgotten it."""
+    """The driver's prepared statement."""
     plan: CassandraPlan
-    """The plan with the columns of the statement, in its order."""
+    """The plan with the columns of the statement, in the statement's order."""
     head: bytes
-    """The bytes before the values of each row in a batch."""
+    """The bytes before a row's values in a batch, see `frames.statement_head`."""
     timestamp_first: bool
     """True if the write timestamp comes before the columns, False if after them."""
     with_ttl: bool = False
@@ -44,7 +44,7 @@ class Statement(NamedTuple):
 
     @property
     def columns(self) -> slice:
-        """The positions of the columns in the statement's values."""
+        """The positions of the columns among the statement's values."""
         beside = 1 + self.with_ttl
         return slice(beside, None) if self.timestamp_first else slice(None, -beside)
 
@@ -54,9 +54,9 @@ class StatementRows(NamedTuple):
 
     statement: Statement
     positions: Ints | None
-    """The positions of the rows in the slice, ascending; None for the whole slice."""
+    """The positions of the rows in the slice, ascending; None for all rows."""
     rows: TimestampedRows
-    """The rows with the columns of the statement."""
+    """The rows, with the columns of the statement."""
     ttls: Ints | None = None
     """The seconds until each row expires; None if the statement has no TTL."""
 
@@ -67,15 +67,15 @@ class EncodedRows(NamedTuple):
     encoded: Encoded
     """The rows, grouped by statement."""
     positions: Ints | None
-    """The position of each row of the slice in `encoded`; None if the order is the same."""
+    """For each row of the slice, its position in `encoded`; None if the order is the same."""
     keys: pa.Array
-    """The routing key of each row of the slice, binary."""
+    """For each row of the slice, its routing key as bytes."""
 
 
 class Statements:
-    """The statements of a plan. A statement is prepared before its first row.
+    """Prepares the statements of a plan when they are needed, and encodes rows for them.
 
-    :param plan: the plan with its control columns.
+    :param plan: the plan, including its control columns.
     :param prepare: `prepare` of the driver's session.
     """
 
@@ -91,7 +91,7 @@ class Statements:
 
     @property
     def by_id(self) -> dict[bytes, Statement]:
-        """The statements that are prepared so far, by their ids."""
+        """The statements that are prepared so far, by the id of the prepared statement."""
         statements = self._prepared.values()
         return {statement.prepared.query_id: statement for statement in statements}
 
@@ -99,12 +99,11 @@ class Statements:
         """Encode the rows of a slice.
 
         :param default_ttl_s: the table's default TTL in seconds; 0 for none.
-        :raises Exception: an error of the driver: it cannot prepare a statement.
+        :raises Exception: an error of the driver, which cannot prepare a statement.
         """
-        now_s = now_us() // 1_000_000
-        parts = self.divide(
-            rows, remaining_ttls(rows, self._plan.details.ttl, now_s, default_ttl_s)
-        )
+        now_s = now_us() // _SECOND_US
+        ttls = remaining_ttls(rows, self._plan.details.ttl, now_s, default_ttl_s)
+        parts = self.divide(rows, ttls)
         encoded = concatenated_rows([_encoded(part) for part in parts])
         plan, first = self.upsert.plan, self.upsert.columns.start or 0
         indexes = [index - first for index in self.upsert.prepared.routing_key_indexes]
@@ -115,13 +114,15 @@ class Statements:
         """Divide the rows of a slice by statement. Return at least one part.
 
         :param ttls: the seconds until each row expires; None if rows never expire.
-        :raises Exception: an error of the driver: it cannot prepare a statement.
+        :raises Exception: an error of the driver, which cannot prepare a statement.
         """
         rows = with_event_times(rows, self._plan)
         masks = _masks(rows.batch, self._plan)
-        if len(masks) == 1:
-            return [self._part(depth, None, rows, ttls) for depth in masks]
-        return [self._part(depth, mask, rows, ttls) for depth, mask in masks.items()]
+        is_whole = len(masks) == 1
+        return [
+            self._part(depth, None if is_whole else mask, rows, ttls)
+            for depth, mask in masks.items()
+        ]
 
     def _part(
         self, delete_depth: int | None, mask: Flags | None, rows: TimestampedRows, ttls: Ints | None
@@ -153,14 +154,14 @@ class Statements:
         by_name = {column.name: column for column in self._plan.columns}
         columns = tuple(by_name[name] for name in names)
         plan = msgspec.structs.replace(self._plan, columns=columns)
-        return self._statement_of(delete(plan), plan, timestamp_first=True)
+        return self._prepared_statement(delete(plan), plan, timestamp_first=True)
 
     def _upsert(self, table: CassandraPlan, *, with_ttl: bool = False) -> Statement:
         query = upsert(table, with_ttl=with_ttl)
         first = table.details.update
-        return self._statement_of(query, table, timestamp_first=first, with_ttl=with_ttl)
+        return self._prepared_statement(query, table, timestamp_first=first, with_ttl=with_ttl)
 
-    def _statement_of(
+    def _prepared_statement(
         self, query: str, plan: CassandraPlan, *, timestamp_first: bool, with_ttl: bool = False
     ) -> Statement:
         prepared = self._prepare(query)
@@ -172,11 +173,10 @@ class Statements:
 def driver_statement(request: EncodedBatch) -> Any:
     """Return a request as a batch statement of the driver.
 
-    The driver derives the batch's routing key and keyspace from its first row. The batch has no timestamp,
-    which would be the timestamp of all its rows.
+    The driver derives routing key and keyspace of the batch from the first row.
     """
     by_id = request.statements.by_id
-    batch = BatchStatement(BatchType.UNLOGGED)
+    batch = BatchStatement(BatchType.UNLOGGED)  # without a timestamp: each row has its own
     batch.is_idempotent = True
     for query_id, values in request.rows():
         row = BoundStatement(by_id[query_id].prepared)
@@ -189,10 +189,10 @@ def driver_statement(request: EncodedBatch) -> Any:
 def upsert(plan: CassandraPlan, *, with_ttl: bool = False) -> str:
     """Return the statement that upserts one row.
 
-    The markers of an INSERT are the plan's columns, the timestamp and the TTL. In an UPDATE timestamp and TTL
-    are first, and the key is last.
+    Its markers are the plan's columns in their order, then timestamp and TTL. An UPDATE has timestamp and TTL
+    first.
 
-    :param plan: for an UPDATE, a plan with the columns of the key after the others.
+    :param plan: for an UPDATE, the columns of the key come last.
     """
     using = " USING TIMESTAMP ? AND TTL ?" if with_ttl else " USING TIMESTAMP ?"
     if not plan.details.update:
@@ -212,7 +212,7 @@ def _values_first(plan: CassandraPlan) -> CassandraPlan:
 
 
 def delete(plan: CassandraPlan) -> str:
-    """Return the statement for one delete. Its markers are the timestamp, then the plan's columns."""
+    """Return the DELETE by a plan's columns. Its markers are the timestamp, then the columns."""
     where = " AND ".join(f"{quote(column.in_table)} = ?" for column in plan.columns)
     return f"DELETE FROM {plan.table} USING TIMESTAMP ? WHERE {where}"  # noqa: S608 -- quoted names
 
@@ -230,16 +230,16 @@ def _encoded(part: StatementRows) -> Encoded:
 
 
 def table_rows(batch: pa.RecordBatch, plan: CassandraPlan) -> pa.RecordBatch:
-    """Return the columns of the table, then the flags of their unavailable cells."""
+    """Return the columns of the plan that are in the table, then the flags of their unavailable cells."""
     names = [column.name for column in plan.of_table().columns]
     names += [flag for flag in map(flag_name, names) if flag in batch.schema.names]
     return batch if names == batch.schema.names else batch.select(names)
 
 
 def _masks(batch: pa.RecordBatch, plan: CassandraPlan) -> dict[int | None, Flags]:
-    """Return the flags of each statement's rows, for at least one statement.
+    """Return flags of the rows of each statement, at least one.
 
-    The key is None for upserts, and the number of clustering columns in the WHERE clause for deletes.
+    The key is None for the upsert, and the number of clustering columns in the WHERE clause for a DELETE.
     """
     if plan.operation is None:
         return {None: np.ones(batch.num_rows, np.bool_)}
@@ -253,7 +253,7 @@ def _masks(batch: pa.RecordBatch, plan: CassandraPlan) -> dict[int | None, Flags
 def _deletes(
     batch: pa.RecordBatch, clustering: tuple[str, ...], deletes: Flags
 ) -> dict[int | None, Flags]:
-    """Divide deletes by the number of their clustering columns. The log has no null before a value."""
+    # In a delete, only the last clustering columns are null (`rows.without_deleted_values`).
     depths = np.full(batch.num_rows, len(clustering), np.int64)
     for name in clustering:
         depths -= batch.column(name).is_null().to_numpy(zero_copy_only=False)
@@ -261,7 +261,7 @@ def _deletes(
 
 
 def positions_in_parts(parts: list[StatementRows]) -> Ints | None:
-    """Return the position of each row in the joined parts of its slice; None if the order is the same."""
+    """Return the position of each row of a slice in its concatenated parts; None if the order is the same."""
     positions = [part.positions for part in parts if part.positions is not None]
     if not positions:
         return None

@@ -1,9 +1,10 @@
-"""Detects, while a connection is open, that a table has changed since the plan was made.
+"""Detects, while a session is open, that the table has changed since the plan was made.
 
 When a table changes, the server forgets its prepared statements. The driver prepares a statement again under
-the same id, and does not compare the types. Rows that are encoded for the old types could then be written:
-eight bytes of a text are a valid bigint. So the sink reads the version of a node's schema before it sends
-rows, and again when all rows are acknowledged. If the version has changed, the table is compared again.
+the same id, and does not compare the types. Then rows that are encoded for the old types could be written as
+other values: eight bytes of a text are a valid bigint. So the session reads the version of a node's schema
+before it sends rows, and again when all rows are acknowledged. If the version has changed, the session
+compares the table with its plans again.
 """
 
 from __future__ import annotations
@@ -33,10 +34,10 @@ CHECK_EVERY_S = 1.0
 
 
 class TableWatch:
-    """Compares the plans of one connection with their table, again after each change of the schema.
+    """Compares the plans of one session with their table, again after each change of the schema.
 
     :param session: the driver's session.
-    :param table: the table of the options.
+    :param table: the table that the options name.
     """
 
     def __init__(self, session: Any, table: TableName) -> None:
@@ -53,17 +54,17 @@ class TableWatch:
         return self._metadata.default_ttl if self._metadata else 0
 
     def add(self, plan: CassandraPlan) -> None:
-        """Compare a plan with its table, now and at each check.
+        """Compare a plan with its table, now and at each later check.
 
         :raises SchemaMismatch: the table has changed since the plan was made.
-        :raises OptionError: the options name another table than the plan.
+        :raises OptionError: the plan is for another table than the options.
         """
         name = plan.details.name
-        # A forged plan in the log could name any table that the role may write to.
+        # A forged plan in the log could name any table to which the role may write.
         if name != self._table:
             options = [f"keyspace={name.keyspace}", f"table={name.table}"]
             raise published_elsewhere(f"the table {name}", str(self._table), options)
-        # The version is read before the table. So the next check detects a change between the two reads.
+        # The version is read before the table, so the next check detects a change between the two reads.
         plans = [*self._plans, plan]
         self._compare(plans, *self._schema_version())
         self._plans = plans
@@ -77,7 +78,7 @@ class TableWatch:
         """Compare the table again if the schema has changed.
 
         :raises SchemaMismatch: the table has changed since a plan was made.
-        :raises TargetUnavailable: the table was created again. The new table lacks earlier rows.
+        :raises TargetUnavailable: the table was dropped and created again, and lacks earlier rows.
         """
         if not self._plans:
             return
@@ -101,17 +102,17 @@ class TableWatch:
     def _schema_version(self) -> tuple[UUID, Any]:
         """Return the version of a node's schema, and the node.
 
-        The table has to be read from the same node: a change reaches one node after the other.
+        The table has to be read from the same node, because a change reaches the nodes one after the other.
         """
         answer = retrying()(self._session.execute, _VERSION)
         return answer.one().schema_version, answer.response_future.coordinator_host
 
 
 def refuse_changed(plan: CassandraPlan, metadata: TableMetadata) -> None:
-    """Refuse a table that has changed since the plan was made. New columns and fields are accepted.
+    """Refuse a table that has changed since the plan was made. Accept new columns and fields.
 
-    :raises SchemaMismatch: a column of the plan, a field of its type or the key has changed; or the keyspace
-        bypasses the commit log.
+    :raises SchemaMismatch: a column of the plan, its user-defined type or the key has changed. Or the
+        keyspace has `durable_writes = false`.
     """
     now = {column.name: column for column in metadata.columns}
     changes = [

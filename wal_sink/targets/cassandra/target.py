@@ -1,4 +1,4 @@
-"""The class `CassandraTarget`. Its methods import late, so that tasks never load the driver."""
+"""The class `CassandraTarget`. Its methods import modules late, so tasks never load the driver."""
 
 from __future__ import annotations
 
@@ -16,26 +16,23 @@ from wal_sink.targets.operations import BY_POSITION
 
 
 class CassandraTarget(Target):
-    """Apache Cassandra 4.0 and later, and compatible databases.
-
-    :param options: see `CassandraOptions`.
-    """
+    """Apache Cassandra 4.0 and later, and compatible databases."""
 
     interface = 2
     name = "cassandra"
     options_type: type[Options] = CassandraOptions
-    parallel_writes = True  # rows are ordered by their timestamps alone
+    parallel_writes = True  # only timestamps decide between versions of a row
 
     options: CassandraOptions
 
     @property
     def writes_to(self) -> str:
-        """The keyspace and the table."""
+        """The name of the table, with its keyspace."""
         return ".".join(self.options.data)
 
     @property
     def description(self) -> Mapping[str, str]:
-        """The cluster, the table, and how the options write rows."""
+        """The texts about cluster, table and rows that a start logs, by heading."""
         from wal_sink.targets.cassandra.rows import describe  # noqa: PLC0415 -- pyarrow.compute
 
         options = self.options
@@ -81,11 +78,11 @@ class CassandraTarget(Target):
         import wal_sink.targets.cassandra.session  # noqa: F401, PLC0415 -- the driver
 
     def for_tasks(self) -> Self:
-        """Return the target with the secrets of this environment: that of a worker may be older."""
+        """Return the target with the secrets of this process's environment. A worker may have older ones."""
         return type(self)(with_environment(self.options))
 
     def connect(self, query_id: str) -> IdempotentSession:
-        """Open a session for flushing."""
+        """Open a session for a flusher."""
         from wal_sink.targets.cassandra.session import open_session  # noqa: PLC0415 -- the driver
 
         return open_session(self.options, query_id)

@@ -1,4 +1,4 @@
-"""Finds the parts of a column that a table's column cannot hold, and the cast that cures each."""
+"""Finds the parts of a column whose types do not fit the table, and the remedy for each part."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from wal_sink.unknown_names import did_you_mean
 
 
 class Mismatch(NamedTuple):
-    """A column, or a part of a column, that does not fit."""
+    """A column, or a part of a column, whose type does not fit."""
 
     path: str
-    """The column or its part, as Spark names it: `address.zip`, `prices.element`."""
+    """The column or its part, such as "address.zip" or "prices.element"."""
     problem: str
     remedy: str
 
@@ -28,7 +28,11 @@ class Mismatch(NamedTuple):
 
 
 def mismatches(column: str, source: pa.DataType, tree: CqlType) -> list[Mismatch]:
-    """Return each part of an Arrow type that does not fit a CQL type."""
+    """Return the parts of a column that do not fit.
+
+    :param source: the column's type in the DataFrame.
+    :param tree: the column's type in the table.
+    """
     source = canonical(source)
     cast = _wanted(source, tree)
     return [
@@ -54,8 +58,8 @@ def _remedy(column: str, cast: str | None, spark: str, part: str | None) -> str:
 
 
 _Differences: TypeAlias = Iterator[tuple[Mismatch, pa.DataType, str | None]]
-"""Each mismatch with the Arrow type of its part, and the type in Spark's DDL to which the part is cast. An
-empty remedy stands for this cast."""
+"""Mismatches, each with the Arrow type of its part, and the Spark type to which the part has to be cast (None
+if no cast helps). If the remedy of a mismatch is empty, the remedy is this cast."""
 
 
 def _differences(path: str, source: pa.DataType, tree: CqlType) -> _Differences:
@@ -122,7 +126,7 @@ def _of_user_type(path: str, source: pa.DataType, tree: CqlType) -> _Differences
 
 
 def _wanted(source: pa.DataType, tree: CqlType) -> str | None:
-    """Return the type in Spark's DDL to which the column has to be cast; None if no cast helps."""
+    """Return the Spark type to which a column has to be cast, such as "array<int>"; None if no cast helps."""
     if tree.kind in TYPES:
         return _wanted_value(source, tree.kind)
     if tree.kind in ("list", "set", "vector") and is_array(source):

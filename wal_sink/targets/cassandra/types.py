@@ -1,7 +1,7 @@
-"""The CQL types: which Spark types fit, how a column is cast, and which values are refused.
+"""The CQL types: which Spark types fit, how tasks cast a column, and which values they refuse.
 
-`TYPES` has the types without parts. A `CqlType` is a type with its parts, parsed from the text in
-`system_schema`. `cast_column` casts in the tasks, by kernels of Arrow.
+`TYPES` has the types without parts. `parse` makes a `CqlType` of any type, such as `map<text,
+frozen<list<int>>>`, from its text in `system_schema`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _THOUSAND = int64(1_000)
 
 
 def as_is(column: pa.Array) -> pa.Array:
-    """Return the column, decoded if it is a dictionary."""
+    """Return the column. Decode a column in Arrow's dictionary encoding."""
     return column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
 
 
@@ -40,12 +40,12 @@ as_text = cast_to(pa.string())
 
 
 def as_float(column: pa.Array) -> pa.Array:
-    """Round numbers to 32 bits. A number out of range becomes infinite."""
+    """Round numbers to floats of 32 bits. A number out of range becomes infinite."""
     return column.cast(pa.float32(), safe=False)
 
 
 def as_number(column: pa.Array) -> pa.Array:
-    """Cast integers to decimals of scale 0. Decimals and texts stay as they are."""
+    """Cast integers to decimals of scale 0. Return decimals and texts as they are."""
     column = as_is(column)
     if is_text(column.type):
         return as_text(column)
@@ -55,29 +55,29 @@ def as_number(column: pa.Array) -> pa.Array:
 
 
 def as_milliseconds(column: pa.Array) -> pa.Array:
-    """Floor instants to milliseconds since 1970, also before 1970."""
+    """Round instants down to milliseconds since 1970, also instants before 1970."""
     micros = as_is(column).cast(pa.int64())
-    truncated = pc.divide(micros, _THOUSAND)  # towards zero
+    truncated = pc.divide(micros, _THOUSAND)  # rounds towards zero
     below = pc.less(micros, pc.multiply(truncated, _THOUSAND)).cast(pa.int64())
     return pc.subtract(truncated, below)
 
 
 def as_nanoseconds_of_day(column: pa.Array) -> pa.Array:
-    """Return the nanoseconds since midnight of times. A text has to match `TIME_PATTERN`."""
+    """Convert times, or texts that match `TIME_PATTERN`, to nanoseconds since midnight."""
     column = as_is(column)
     if not pa.types.is_time64(column.type):
         texts = pc.binary_join_element_wise(_DAY_0, as_text(column), _NO_TEXT)
-        column = texts.cast(pa.timestamp("ns"))  # no kernel makes a time of a string
+        column = texts.cast(pa.timestamp("ns"))  # Arrow cannot cast a string to a time
     return column.cast(pa.int64())
 
 
 def as_nanoseconds(column: pa.Array) -> pa.Array:
-    """Convert microseconds to nanoseconds. `DURATION` has refused durations that would overflow."""
+    """Convert microseconds to nanoseconds. The constraint `DURATION` refuses values that would overflow."""
     return pc.multiply_checked(as_is(column).cast(pa.int64()), _THOUSAND)
 
 
 def sub_milliseconds(column: pa.Array) -> pa.Array:
-    """Return flags of the instants that are no whole milliseconds."""
+    """Return flags of the instants that are not a whole number of milliseconds."""
     micros = as_is(column).cast(pa.int64())
     return pc.not_equal(pc.multiply(pc.divide(micros, _THOUSAND), _THOUSAND), micros)
 
@@ -85,20 +85,20 @@ def sub_milliseconds(column: pa.Array) -> pa.Array:
 TIME_PATTERN = r"\A([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\.[0-9]{1,9})?\z"
 _DAY = int64(86_400 * 10**9)
 _NO_VALUES = pa.nulls(0, pa.bool_())
-"""The flags of a column in which no value can be bad."""
+"""The flags of a column whose type has no bad values."""
 _MOST_MICROS = int64((2**63 - 1) // 1_000)
 
 
 class Constraint(NamedTuple):
-    """A condition that marks values which the server would refuse, or could not hold."""
+    """Finds values that the server would refuse or could not store."""
 
     bad: Callable[[pa.Array], pa.Array]
-    """Returns flags of the bad values; an empty array if none can be bad. The flags of nulls are arbitrary,
-    except for `NO_NULLS`."""
+    """Returns flags of the bad values; an empty array if the column's type has none. The flags of nulls are
+    arbitrary, except for `NO_NULLS`."""
     problem: str
-    """The text after "Column c of t (value)" in the error."""
+    """The text of the error after "Column c of t (value)", such as "is not a uuid"."""
     remedy: str
-    """The remedy in the error, a sentence."""
+    """The remedy of the error, a sentence."""
 
 
 def _unlike(pattern: str) -> Callable[[pa.Array], pa.Array]:
@@ -109,7 +109,7 @@ def _unlike(pattern: str) -> Callable[[pa.Array], pa.Array]:
 
 
 def _no_digits(pattern: str) -> Callable[[pa.Array], pa.Array]:
-    """Return the condition for numbers written as text. A column of numbers has no bad values."""
+    """Return the function `bad` for numbers written as text. A column of numbers has no bad values."""
     unlike = _unlike(pattern)
 
     def bad(column: pa.Array) -> pa.Array:
@@ -139,12 +139,8 @@ def _too_long(column: pa.Array) -> pa.Array:
 
 
 def _no_address(column: pa.Array) -> pa.Array:
-    """Return flags of the texts that are no addresses.
-
-    No kernel parses addresses, so each distinct text is parsed once.
-    """
     encoded = as_text(column).dictionary_encode()
-    distinct = encoded.dictionary.to_pylist()
+    distinct = encoded.dictionary.to_pylist()  # Arrow cannot parse addresses, so Python does
     flags = pa.py_buffer(bytes(not is_address(text) for text in distinct))
     bad = pa.Array.from_buffers(pa.uint8(), len(distinct), [None, flags])
     return bad.take(encoded.indices).cast(pa.bool_())
@@ -232,14 +228,14 @@ class ScalarType(NamedTuple):
     """A CQL type without parts."""
 
     accepts: tuple[str, ...]
-    """The Spark types that fit without loss. Errors propose a cast to the first."""
+    """The Spark types that fit without loss. Errors propose a cast to the first one."""
     cast: Callable[[pa.Array], pa.Array]
     """Casts a column of the DataFrame to the type of the log."""
     constraint: Constraint | None = None
-    """Marks the values that the tasks refuse."""
+    """The values that tasks refuse in any column."""
     key_constraint: Constraint | None = None
-    """A second constraint, for the primary key, keys of maps and elements of sets: the cast must not make
-    two different values equal."""
+    """The values that tasks refuse in the primary key, in keys of maps and in elements of sets, because the
+    cast could make two different values equal."""
 
 
 WHOLE_DECIMAL = "decimal(p,0)"
@@ -286,7 +282,7 @@ NESTED: dict[str, Callable[[pa.DataType], bool]] = {
     "udt": pa.types.is_struct,
     "vector": is_array,
 }
-"""The CQL types with parts, each with a function that returns True for Arrow types with such parts."""
+"""The CQL types with parts. A function returns True if an Arrow type has the same kind of parts."""
 
 
 def accepts(cql: str, source: pa.DataType) -> bool:
@@ -298,7 +294,7 @@ def accepts(cql: str, source: pa.DataType) -> bool:
 
 
 UserTypes = Mapping[str, Sequence[tuple[str, str]]]
-"""The user-defined types by name: names and types of their fields, in order."""
+"""User-defined types by name. A type has the name and the CQL type of each field, in order."""
 
 _WORD = re.compile(r'\s*("(?:[^"]|"")*"|[^<>,"\s]+)\s*(?:<(.+)>)?\s*', re.DOTALL)
 _PART = re.compile(r'"(?:[^"]|"")*"|[<>,]')
@@ -308,23 +304,27 @@ class CqlType(NamedTuple):
     """A CQL type and the types of its parts."""
 
     kind: str
-    """A key of `TYPES` or `NESTED`, or the text of a type that is not supported."""
+    """A key of `TYPES` or `NESTED`; for a type that is not supported, the same text as `label`."""
     label: str
     """The type as the server prints it."""
     frozen: bool
-    """True if the type is written as one value. All types inside of other types are."""
+    """True if the server stores the type as one value, as all types inside other types."""
     parts: tuple[CqlType, ...] = ()
-    """The type of the element; or of key and value; or of the fields."""
+    """The type of the elements, the types of key and value, or the types of the fields."""
     name: str = ""
     """The unquoted name of a user-defined type."""
     fields: tuple[str, ...] = ()
-    """The unquoted names of the fields of a user-defined type."""
+    """The unquoted field names of a user-defined type."""
     length: int = 0
     """The number of elements of a vector."""
 
 
 def parse(text: str, types: UserTypes, *, frozen: bool = False) -> CqlType:
-    """Parse the text of a type. The kind of a type that is not supported is its text."""
+    """Parse the text of a type, such as "map<text, int>".
+
+    :param types: the keyspace's user-defined types.
+    :param frozen: True for a type inside another type.
+    """
     unknown = CqlType(kind=text, label=text, frozen=frozen)
     match = _WORD.fullmatch(text)
     if match is None:
@@ -364,7 +364,7 @@ def _named(word: str, types: UserTypes, unknown: CqlType) -> CqlType:
 
 
 def _split(inside: str) -> list[str]:
-    """Split at the commas that are outside of brackets and quoted names."""
+    """Split a text at its commas, except commas in brackets or quoted names."""
     depth, begin, arguments = 0, 0, []
     for match in _PART.finditer(inside):
         if match[0] == "," and depth == 0:
@@ -375,7 +375,7 @@ def _split(inside: str) -> list[str]:
 
 
 def user_type_names(tree: CqlType) -> Iterator[str]:
-    """Yield the name of each user-defined type inside a type. A name may come several times."""
+    """Yield the name of each user-defined type in a type, perhaps several times."""
     if tree.kind == "udt":
         yield tree.name
     for part in tree.parts:
@@ -385,7 +385,7 @@ def user_type_names(tree: CqlType) -> Iterator[str]:
 def has_lists(plan: CassandraPlan) -> bool:
     """Return True if a column of the plan is a list that is not frozen.
 
-    Each write of such a list adds new elements.
+    If the same list is written twice with one timestamp, the server keeps each element twice.
     """
     return any(tree.kind == "list" and not tree.frozen for tree in column_types(plan))
 
@@ -418,13 +418,16 @@ CQL_FOR = {
     "interval day to second": "duration",
     "binary": "blob",
 }
-"""The CQL type that `table` proposes for each Spark type. A timestamp_ntz needs a cast before."""
+"""The CQL type that errors and createTable propose for a Spark type. A timestamp_ntz needs a cast first."""
 
 
 def cast_column(column: pa.Array, tree: CqlType) -> pa.Array:
-    """Cast a column in which `type_mismatches` finds no mismatch.
+    """Cast a column of the DataFrame to the type of the log.
 
-    A user-defined type gets all its fields in its order. A field that the struct lacks is null.
+    A struct gets the fields of the user-defined type, in the type's order. Fields that the struct lacks are
+    null.
+
+    :param column: a column whose type fits, see `type_mismatches.mismatches`.
     """
     if tree.kind in TYPES:
         return TYPES[tree.kind].cast(column)
