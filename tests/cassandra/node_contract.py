@@ -88,7 +88,7 @@ class NodeContract(ABC):
         node.start()
         assert node.execute("SELECT value FROM kept.rows WHERE id = 1") == [("one",)]
 
-    def test_second_node_and_fresh_keyspace(
+    def test_second_node_has_its_own_port_and_keyspaces(
         self, node: Node, cassandra: Node, keyspace: str
     ) -> None:
         assert abs(node.port - cassandra.port) > 1

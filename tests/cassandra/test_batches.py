@@ -85,7 +85,7 @@ def test_batch_has_partitions_of_one_coordinator() -> None:
     assert requests("abbbbc", [1, 9, 9, 9, 9, 1], nodes="010") == ["bbbb", "ac"]
 
 
-def test_server_weighs_cells_not_bytes() -> None:
+def test_weight_of_a_row_counts_its_cells() -> None:
     """The numbers are from warnings of Cassandra 5.0: 30 ints, and 50 tinyints in a set or list."""
     wide = [Column(name="k", source="int32", type="int", role="partition")]
     wide += [Column(name=f"c{i}", source="int32", type="int", role="regular") for i in range(30)]
@@ -113,7 +113,7 @@ def plan(*columns: Column) -> CassandraPlan:
 
 
 @pytest.mark.parametrize("keys", ["", "a"])
-def test_request_count_of_none_and_one_row(keys: str) -> None:
+def test_zero_or_one_row_makes_as_many_requests(keys: str) -> None:
     assert requests(keys) == list(keys)
 
 
@@ -183,7 +183,7 @@ def test_buffered_row_keeps_its_timestamp() -> None:
 
 
 @pytest.mark.parametrize("column", [pa.array([[1], []]), pa.array(["a", None]).dictionary_encode()])
-def test_columns_of_any_kind_are_joined(column: pa.Array) -> None:
+def test_slices_of_any_column_type_are_joined(column: pa.Array) -> None:
     """Batches that Arrow cannot join stay several."""
     waiting = SliceBuffer()
     for epoch in (1, 2):
@@ -194,7 +194,7 @@ def test_columns_of_any_kind_are_joined(column: pa.Array) -> None:
     assert [us for rows in taken for us in rows.timestamps_us.tolist()] == [10, 11, 20, 21]
 
 
-def test_buffer_with_enough_rows_is_due() -> None:
+def test_full_or_old_buffer_is_due() -> None:
     clock = Clock()
     waiting = SliceBuffer(clock)
     assert not waiting.add(part(1))

@@ -80,7 +80,7 @@ LAYOUTS = [
         ("decimal", pa.array([decimal.Decimal("1.5"), None, decimal.Decimal("-2.5")])),
     ],
 )
-def test_layout_of_a_column_changes_no_value(cql: str, array: pa.Array, layout: Any) -> None:
+def test_arrow_layout_of_a_column_changes_no_value(cql: str, array: pa.Array, layout: Any) -> None:
     plain = array[1:].cast(canonical(array.type)).to_pylist()
     expected = checked(cql, pa.array(plain, canonical(array.type)))
     values = checked(cql, layout(array)[1:])

@@ -85,7 +85,7 @@ def test_limit_keeps_a_server_busy_and_its_queue_short() -> None:
     assert server.answered > 0.95 * 120 * 4 / 0.04
 
 
-def test_overload_halves_once_a_round_trip() -> None:
+def test_overload_halves_the_limit_once_a_round_trip() -> None:
     law = started()
     highest = law.limit
     for _ in range(10):
@@ -97,7 +97,7 @@ def test_overload_halves_once_a_round_trip() -> None:
     assert law.limit == highest // 4
 
 
-def test_answers_to_requests_before_an_overload_do_not_count() -> None:
+def test_answers_sent_before_an_overload_do_not_count() -> None:
     """Their latency is that of more requests in flight."""
     law = started()
     law.overloaded(sent=1_001, now=1_002)

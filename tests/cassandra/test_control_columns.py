@@ -99,7 +99,7 @@ def test_options_that_contradict_each_other_are_refused(
     assert remedy in caught.value.remedy
 
 
-def test_words_are_exact_and_replace_the_others() -> None:
+def test_operation_words_are_exact_and_replace_the_defaults() -> None:
     assert read_words("op", "") == {"upsert": "upsert", "delete": "delete"}
     options = '{"c": "upsert", "r": "upsert", "é": "delete"}'
     assert read_words("op", options) == json.loads(options)
@@ -192,7 +192,7 @@ def test_values_of_a_delete_outside_its_key_are_dropped() -> None:
     assert stored.column("a").to_pylist() == [1, 1, 2, 1, None, 2]
 
 
-def test_dictionary_and_large_strings_are_words_too() -> None:
+def test_operations_may_be_dictionary_or_large_strings() -> None:
     for kind in (pa.large_string(), pa.dictionary(pa.int32(), pa.string())):
         words = CHANGES.column("op").cast(kind)
         position = SCHEMA.names.index("op")
@@ -268,7 +268,7 @@ EVENT_TIME, EVENT_NUMBER = {"timestamp_column": "at"}, {"timestamp_column": "us"
         (EVENT_NUMBER, 10**15, None, "is null"),
     ],
 )
-def test_implausible_time_is_refused(
+def test_implausible_ttl_or_event_time_is_refused(
     details: dict[str, Any], good: int, value: Any, words: str
 ) -> None:
     ttl = details.get("ttl", RowTtl())

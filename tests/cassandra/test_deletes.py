@@ -72,7 +72,7 @@ def drawn(chance: random.Random) -> tuple[str, Key, list[int]]:
     return "delete", key[: chance.choice([2, 3, 4, 5, 5, 5, 5, 5, 5])], [0]
 
 
-def test_random_upserts_and_deletes_end_as_one_by_one(table: NodeTable) -> None:
+def test_random_changes_end_as_if_written_singly(table: NodeTable) -> None:
     chance = random.Random(2)
     changes = [drawn(chance) for _ in range(3_000)]
     expected: dict[Key, set[int]] = {}

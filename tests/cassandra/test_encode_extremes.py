@@ -45,7 +45,7 @@ def around(powers: Any) -> list[int]:
 @pytest.mark.parametrize(
     ("arrow", "bits"), [(pa.decimal128(38, 0), 126), (pa.decimal256(76, 0), 252)]
 )
-def test_whole_numbers_of_each_width_equal_the_drivers(
+def test_varint_of_any_width_is_encoded_as_by_driver(
     cql: str, arrow: pa.DataType, bits: int
 ) -> None:
     same(cql, pa.array([decimal.Decimal(n) for n in around(range(bits))], arrow))
@@ -60,14 +60,14 @@ def test_decimals_keep_their_scale(sign: int, scale: int) -> None:
 
 
 @pytest.mark.parametrize("arrow", [pa.decimal32(9, 2), pa.decimal64(18, 2)])
-def test_decimals_of_32_and_64_bits_equal_the_drivers(arrow: pa.DataType) -> None:
+def test_decimal32_and_decimal64_are_encoded_as_by_driver(arrow: pa.DataType) -> None:
     """Spark sends none, but Arrow has them."""
     most = 10**arrow.precision - 1
     values = [None, *(decimal.Decimal(n).scaleb(-2) for n in (-most, -1, 0, 128, most))]
     same("decimal", pa.array(values, arrow))
 
 
-def test_durations_of_each_width_equal_the_drivers() -> None:
+def test_duration_of_any_width_is_encoded_as_by_driver() -> None:
     values = [n for n in around(range(64)) if -(2**63) <= n < 2**63]
     same("duration", pa.array([*values, -(2**63)], pa.int64()))
 
@@ -95,7 +95,7 @@ def test_durations_of_each_width_equal_the_drivers() -> None:
         ("set<int>", pa.nulls(3, INTS)),
     ],
 )
-def test_extreme_values_of_each_type_equal_the_drivers(cql: str, column: pa.Array) -> None:
+def test_extreme_values_are_encoded_as_by_driver(cql: str, column: pa.Array) -> None:
     same(cql, column)
 
 
@@ -170,7 +170,7 @@ def test_offsets_need_not_begin_at_zero() -> None:
     same("frozen<tuple<frozen<list<text>>, text>>", both[2:])
 
 
-def test_fields_added_to_a_type_since_are_null() -> None:
+def test_fields_that_the_plan_lacks_are_null() -> None:
     """The plan has the types at the time when it was made."""
     values = [{"x": 1, "y": "a"}, None, {"x": None, "y": None}]
     pairs = pa.array(values, pa.struct([("x", pa.int32()), ("y", pa.string())]))

@@ -116,7 +116,7 @@ KEYS: dict[str, tuple[Role, str, pa.Array]] = {
 
 
 @pytest.mark.parametrize("indexes", [(1,), (2,), (3,), (0, 1), (1, 0), (3, 0, 2, 1)])
-def test_routing_keys_are_the_drivers(indexes: tuple[int, ...]) -> None:
+def test_routing_keys_equal_those_of_the_driver(indexes: tuple[int, ...]) -> None:
     batch, plan = batch_of(KEYS)
     expected = [row.routing_key for row in driver_rows(batch, plan, key=indexes)]
     keys = routing_keys(batch, plan, indexes)

@@ -60,7 +60,7 @@ def test_every_type_has_a_case() -> None:
 @pytest.mark.parametrize("case", SCALARS, ids=lambda case: f"{case.cql} {case.arrow}")
 @settings(max_examples=5, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data(), protocol=st.sampled_from([4, 5]), nulls=st.sampled_from(["unset", "write"]))
-def test_type_alone_and_as_a_part_equals_the_drivers(
+def test_type_alone_or_nested_is_encoded_as_by_driver(
     case: Case, data: st.DataObject, protocol: int, nulls: str
 ) -> None:
     """The parts are in collections, tuples and user-defined types, some of them frozen."""

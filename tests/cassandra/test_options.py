@@ -17,7 +17,8 @@ from wal_sink.model.plan import plan_key
 from wal_sink.options import parse, public
 from wal_sink.targets.cassandra import CassandraOptions, CassandraTarget
 from wal_sink.targets.cassandra.driver.connection import connect
-from wal_sink.targets.cassandra.options import ENVIRONMENT, login
+from wal_sink.targets.cassandra.options import ENVIRONMENT, login, primary_key
+from wal_sink.targets.ddl import Layout, TableOptions
 
 MINIMUM = {"keyspace": "shop", "table": "orders", "cassandra.contactPoints": "10.0.0.1"}
 
@@ -46,18 +47,6 @@ def test_option_text_becomes_its_type() -> None:
     assert (got.consistency_level, got.serial_consistency_level) == ("QUORUM", "LOCAL_SERIAL")
     assert got.nulls == "write"
     assert (got.batch_bytes, got.batch_rows, got.concurrency) == (2048, 30, 7)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "expected"),
-    [
-        ("led", ("shop", "led")),
-        ("ops.Ledger", ("ops", "Ledger")),
-        ("", ("shop", "wal_sink_ledger")),
-    ],
-)
-def test_ledger_may_be_in_another_keyspace(arguments: str, expected: tuple[str, str]) -> None:
-    assert options(cassandra__ledgerTable=arguments).ledger == expected
 
 
 @pytest.mark.parametrize(
@@ -93,6 +82,7 @@ def test_ledger_may_be_in_another_keyspace(arguments: str, expected: tuple[str, 
         ("table", "orders,refunds", "option targets"),
         ("table", "shop.orders", r'"keyspace", "shop"\)\.option\("table", "orders"'),
         ("table", '"Orders"', "without quotes"),
+        ("table", "größe", "letters, digits and underscores"),
         ("keyspace", "my-shop", "letters, digits and underscores"),
         ("cassandra.secureConnectBundle", "/b.zip", "contactPoints is given beside"),
         ("cassandra.ssl.enabled", "perhaps", "true or false"),
@@ -112,7 +102,7 @@ def test_wrong_option_is_refused_with_a_remedy(option: str, value: str, says: st
 BUNDLE = {"keyspace": "shop", "table": "orders", "cassandra.secureConnectBundle": "/b.zip"}
 
 
-def test_bundle_stands_for_contact_points_and_tls() -> None:
+def test_bundle_replaces_contact_points_and_tls_options() -> None:
     """A TLS option beside a bundle would have no effect."""
     assert parse(BUNDLE, CassandraOptions).where == "/b.zip"
     for extra in ({"enabled": "true"}, {"caCertificate": "/ca"}, {"checkHostname": "false"}):
@@ -163,7 +153,7 @@ def test_username_without_password_is_refused_at_connect(arguments: str, missing
     assert "hunter2" not in str(refused.value)
 
 
-def test_tasks_get_the_present_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tasks_get_secrets_of_the_present_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """The password travels with the target, and is not shown."""
     target = CassandraTarget(options(cassandra__username="spark"))
     monkeypatch.setenv(ENVIRONMENT["password"], "hunter2")
@@ -213,7 +203,7 @@ TTLS = {"cassandra.ttl": "9", "cassandra.ttlColumn": "ttl", "cassandra.expiresAt
 
 
 @pytest.mark.parametrize("pair", [*itertools.combinations(TTLS, 2)])
-def test_ttl_and_ttl_column_together_are_refused(pair: tuple[str, str]) -> None:
+def test_two_ttl_options_together_are_refused(pair: tuple[str, str]) -> None:
     for name in pair:
         parse(MINIMUM | {name: TTLS[name]}, CassandraOptions)
     with pytest.raises(OptionError) as caught:
@@ -257,3 +247,36 @@ def test_option_about_rows_makes_another_plan() -> None:
     assert target(defaults).shape == plain.shape
     whole = target({"cassandra.columns": '{"a": "a"}'})
     assert {*whole.description} == {*plain.description}, "what is as without it is not said"
+
+
+# --- the key of a new table ---------------------------------------------------------------------
+
+
+def layout(key: str, partition: str) -> Layout:
+    options = TableOptions(create_table=True, key_columns=key, partition_columns=partition)
+    return options.layout
+
+
+@pytest.mark.parametrize(
+    ("key", "partition", "result"),
+    [
+        ("id", "", (["id"], [])),
+        ("customer, at", "", (["customer"], ["at"])),
+        ("shop, at, day, n", "day,shop", (["day", "shop"], ["at", "n"])),
+        ("shop, day", "shop, day", (["shop", "day"], [])),
+    ],
+)
+def test_partition_key_is_the_first_column_by_default(
+    key: str, partition: str, result: tuple[list[str], list[str]]
+) -> None:
+    options = primary_key(layout(key, partition))
+    assert ([*options.partition], [*options.key]) == (result[0], result[0] + result[1])
+
+
+@pytest.mark.parametrize(
+    ("key", "partition", "text"),
+    [("", "", "names no column"), ("", "a", "names no column"), ("a", "b", "names b")],
+)
+def test_empty_key_or_partition_outside_key_is_refused(key: str, partition: str, text: str) -> None:
+    with pytest.raises(OptionError, match=text):
+        primary_key(layout(key, partition))

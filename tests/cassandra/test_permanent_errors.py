@@ -36,7 +36,6 @@ from wal_sink.flush.connection import Pipeline
 from wal_sink.flush.flusher import Flusher
 from wal_sink.flush.loop import FlushLoop
 from wal_sink.flush.report import Reporter
-from wal_sink.options import parse
 from wal_sink.progress.status import Status, read_status
 from wal_sink.targets.base import RowSlice
 from wal_sink.targets.cassandra import CassandraOptions, CassandraTarget, ledger
@@ -502,18 +501,3 @@ def test_tls_to_a_plain_port_names_the_options(cassandra: Node) -> None:
     with pytest.raises(TargetUnavailable, match="No connection") as refused:
         connect(options_of(cassandra, "ks", **{"cassandra.ssl.enabled": "true"}))
     assert "leave out cassandra.ssl.enabled" in refused.value.remedy
-
-
-def test_failed_connection_names_the_tls_option(caplog: pytest.LogCaptureFixture) -> None:
-    """The log has no traceback of the driver: each try would add one."""
-    raw = {
-        "keyspace": "ks",
-        "table": "t",
-        "cassandra.contactPoints": "127.0.0.1",
-        "cassandra.port": "1",
-    }
-    with pytest.raises(TargetUnavailable, match="No connection") as refused:
-        connect(parse(raw, CassandraOptions))
-    assert "cassandra.ssl.enabled" in refused.value.remedy
-    assert "refused" in refused.value.what
-    assert [record.name for record in caplog.records if record.levelno >= logging.WARNING] == []

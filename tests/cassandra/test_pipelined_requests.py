@@ -20,6 +20,7 @@ from tests.cassandra.cql_nodes import (
     OPTIONS,
     OVERLOADED,
     SENT_ONCE,
+    STATEMENTS,
     UNPREPARED,
     Frame,
     Nodes,
@@ -29,6 +30,7 @@ from tests.cassandra.cql_nodes import (
     value_of,
     well,
 )
+from tests.support.cql_driver import OwnStatements
 from tests.support.waiting import eventually
 from wal_sink.errors import TargetUnavailable
 from wal_sink.targets.cassandra.driver.errors import was_not_sent
@@ -92,7 +94,7 @@ def values(requests: Iterable[Any]) -> list[bytes]:
 
 
 @pytest.mark.parametrize("version", [4, 5])
-def test_group_is_one_push_and_ends_once(version: int) -> None:
+def test_group_is_sent_by_one_push_and_ends_once(version: int) -> None:
     with nodes(1, version) as cluster:
         pipeline = pipeline_to(cluster)
         requests = [request() for _ in range(20)]
@@ -201,7 +203,7 @@ def test_push_into_a_closing_connection_ends_once() -> None:
         assert len(ended.failed) == 4
 
 
-def test_request_to_a_full_socket_keeps_no_stream() -> None:
+def test_request_refused_by_full_socket_frees_its_stream() -> None:
     """The driver refuses the push. The driver's own requests lose a stream then."""
     with nodes() as cluster:
         pipeline = pipeline_to(cluster)
@@ -240,7 +242,7 @@ def test_answer_and_lost_connection_end_a_request_once() -> None:
             assert ended.acknowledged + len(ended.failed) == 120
 
 
-def test_late_answer_keeps_no_later_bytes() -> None:
+def test_late_request_keeps_no_later_request_in_memory() -> None:
     """The oldest group in flight may be late for seconds."""
     with nodes() as cluster:
         pipeline = pipeline_to(cluster)
@@ -277,7 +279,7 @@ def test_failed_request_keeps_its_rows_and_node(version: int) -> None:
 # --- which node --------------------------------------------------------------------------------
 
 
-def test_rows_go_to_their_replica_and_others_in_turn() -> None:
+def test_requests_go_to_replica_or_nodes_in_turn() -> None:
     with nodes(3) as cluster:
         pipeline = pipeline_to(cluster)
         for number, host in enumerate(cluster.hosts):
@@ -311,7 +313,7 @@ def test_connection_without_free_streams_takes_no_group() -> None:
         assert cluster.in_use() == NOTHING
 
 
-def test_group_without_a_connection_goes_by_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_group_without_connection_is_sent_by_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(RequestPipeline, "send", lambda *_: False)
     with nodes(3) as cluster:
         sender, metrics = sender_to(cluster)
@@ -367,19 +369,26 @@ class FailsOnce:
         return well(frame)
 
 
+FORGOTTEN = UNPREPARED, struct.pack(">H", 16) + bytes(16)
+
+
 @pytest.mark.parametrize(
-    ("code", "more", "retries"),
-    [(OVERLOADED, b"", True), (UNPREPARED, struct.pack(">H", 16) + bytes(16), False)],
-    ids=["overloaded", "unprepared"],
+    ("failure", "statements", "retries"),
+    [
+        ((OVERLOADED,), STATEMENTS, True),
+        (FORGOTTEN, STATEMENTS, False),
+        (FORGOTTEN, SENT_ONCE, False),
+    ],
+    ids=["overloaded", "unprepared", "unprepared, to send once"],
 )
 def test_failed_request_is_sent_again_by_the_driver(
-    code: int, more: bytes, *, retries: bool
+    failure: Any, statements: OwnStatements, *, retries: bool
 ) -> None:
-    """An overload needs a pause; a forgotten statement does not."""
-    node = FailsOnce(code, more)
+    """An overload needs a pause. A node that has forgotten a statement has carried out nothing."""
+    node = FailsOnce(*failure)
     with nodes(answers=node) as cluster:
         sender, metrics = sender_to(cluster)
-        requests = [request() for _ in range(50)]
+        requests = [request(statements=statements) for _ in range(50)]
         sender.send(requests)
         sender.drain()
         assert sorted(node.taken) == values(requests)
@@ -388,7 +397,7 @@ def test_failed_request_is_sent_again_by_the_driver(
         assert cluster.in_use() == NOTHING
 
 
-def test_patience_ends_when_nodes_are_overloaded() -> None:
+def test_overload_beyond_patience_is_an_outage() -> None:
     with nodes(
         answers=lambda frame: well(frame) if frame.opcode == OPTIONS else error(frame, OVERLOADED)
     ) as cluster:
@@ -454,17 +463,6 @@ def test_rows_to_send_once_are_not_sent_again() -> None:
             sender.drain()
         assert len(node.taken) == 8
         assert metrics.retries == 0
-
-
-def test_unprepared_rows_to_send_once_are_sent_again() -> None:
-    """A node that has forgotten a statement has carried out nothing."""
-    node = FailsOnce(UNPREPARED, struct.pack(">H", 16) + bytes(16))
-    with nodes(answers=node) as cluster:
-        sender, _ = sender_to(cluster)
-        requests = [request(statements=SENT_ONCE) for _ in range(50)]
-        sender.send(requests)
-        sender.drain()
-        assert sorted(node.taken) == values(requests)
 
 
 def test_unanswered_rows_to_send_once_are_not_sent_again() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import struct
 from collections.abc import Callable
 
 import pytest
@@ -150,28 +149,17 @@ def test_refused_rows_are_named_and_others_written(bad: set[int]) -> None:
     assert len(node.asked) <= 2 * 11 * len(bad) + 3
 
 
-def test_row_is_blamed_after_refused_taken_refused() -> None:
+@pytest.mark.parametrize("place", [0, 3])
+def test_row_is_blamed_after_refused_accepted_refused(place: int) -> None:
+    """All other rows of the request are written before the last one, so one of them is sent again."""
     batch = request(rows=4)
-    first, *others = numbers(batch)
-    node = always(first)
+    rows = numbers(batch)
+    node = always(rows[place])
     with nodes(answers=node) as cluster:
-        assert written(cluster, batch) == [first]
-    alone = [place for place, (rows, _) in enumerate(node.asked) if rows == [first]]
-    begin, end = alone
+        assert written(cluster, batch) == [rows[place]]
+    begin, end = (i for i, (sent, _) in enumerate(node.asked) if sent == [rows[place]])
     assert any(is_taken for _, is_taken in node.asked[begin:end])
-    assert {*node.taken} == {*others}
-
-
-def test_last_row_is_blamed_after_another_is_accepted() -> None:
-    """All other rows of its request were written before it, so one of them is sent again."""
-    batch = request(rows=4)
-    *others, last = numbers(batch)
-    node = always(last)
-    with nodes(answers=node) as cluster:
-        assert written(cluster, batch) == [last]
-    begin, end = (place for place, (rows, _) in enumerate(node.asked) if rows == [last])
-    assert any(is_taken for _, is_taken in node.asked[begin:end])
-    assert {*node.taken} == {*others}
+    assert {*node.taken} == {*rows} - {rows[place]}
 
 
 @pytest.mark.parametrize("size", [1, 4])
@@ -189,7 +177,7 @@ def test_row_accepted_at_the_second_try_is_written(size: int) -> None:
     assert {*node.taken} == {*numbers(batch)}
 
 
-def test_accepted_last_row_lets_others_try_again() -> None:
+def test_refused_rows_are_repeated_after_one_is_accepted() -> None:
     """No row is accepted at first. After the last one is, the rows before it are sent once more."""
     batch = request(rows=3)
     *others, last = numbers(batch)
@@ -205,7 +193,7 @@ def test_accepted_last_row_lets_others_try_again() -> None:
     assert {*node.taken} == {*numbers(batch)}
 
 
-def test_row_alone_in_its_request_is_compared() -> None:
+def test_acknowledged_request_is_repeated_for_a_refused_row() -> None:
     """A row that was acknowledged before is sent again."""
     good, bad = request(rows=3), request()
     node = always(*numbers(bad))
@@ -214,7 +202,7 @@ def test_row_alone_in_its_request_is_compared() -> None:
     assert sorted(node.taken) == sorted(numbers(good) * 2)
 
 
-def test_row_alone_in_its_window_is_named() -> None:
+def test_only_row_of_a_window_is_named() -> None:
     batch = request()
     node = always(*numbers(batch))
     with nodes(answers=node) as cluster:
@@ -222,12 +210,14 @@ def test_row_alone_in_its_window_is_named() -> None:
     assert node.asked == [(numbers(batch), False)] * 3
 
 
-def test_outage_while_halving_blames_no_row() -> None:
+@pytest.mark.parametrize("place", [1, 3])
+def test_outage_during_the_search_blames_no_row(place: int) -> None:
+    """The outage comes while the request is halved, or before the second refusal."""
     batch = request(rows=4)
-    _, bad, _, last = numbers(batch)
+    bad = numbers(batch)[place]
 
     def refuses(node: Node, rows: list[int], frame: Frame) -> Frame | None:
-        if ([bad], False) in node.asked and last in rows:
+        if ([bad], False) in node.asked and bad not in rows:
             return error(frame, OVERLOADED)
         return error(frame, INVALID) if bad in rows else None
 
@@ -250,40 +240,6 @@ def test_row_refused_after_an_overload_is_named() -> None:
     assert {*node.taken} == {*numbers(batch)} - {bad}
 
 
-UNKNOWN = struct.pack(">HiiiB4sHH", 6, 0, 1, 1, 4, bytes(4), 0, 14) + b"UNLOGGED_BATCH"
-"""The rest of a WriteFailure after its text: one replica has failed for an unknown reason."""
-
-
-def test_row_at_which_replicas_fail_is_an_outage() -> None:
-    """A full CDC space causes the same error."""
-    good, bad = request(rows=4), request(rows=4)
-    number = numbers(bad)[1]
-
-    def fails(_: Node, rows: list[int], frame: Frame) -> Frame | None:
-        return error(frame, 0x1500, UNKNOWN) if number in rows else None
-
-    node = Node(fails)
-    with nodes(answers=node) as cluster, pytest.raises(TargetUnavailable) as outage:
-        written(cluster, good, bad)
-    assert "did not acknowledge 1 request" in outage.value.what
-    assert isinstance(outage.value.__cause__, WriteFailure)
-    assert "CDC space" in outage.value.remedy
-    assert {len(rows) for rows, _ in node.asked} == {4}
-
-
-def test_outage_before_the_second_refusal_blames_no_row() -> None:
-    batch = request(rows=4)
-    bad = numbers(batch)[3]
-
-    def refuses(node: Node, rows: list[int], frame: Frame) -> Frame | None:
-        if ([bad], False) in node.asked and bad not in rows:
-            return error(frame, OVERLOADED)
-        return error(frame, INVALID) if bad in rows else None
-
-    with nodes(answers=Node(refuses)) as cluster, pytest.raises(TargetUnavailable):
-        written(cluster, batch)
-
-
 @pytest.mark.parametrize("size", [1, 600])
 def test_table_that_refuses_all_rows_blames_none(size: int) -> None:
     batches = [request(rows=size) for _ in range(600 // size)]
@@ -294,19 +250,6 @@ def test_table_that_refuses_all_rows_blames_none(size: int) -> None:
     ):
         written(cluster, *batches)
     assert len({row for rows, _ in node.asked if len(rows) == 1 for row in rows}) <= 600
-
-
-def test_request_that_is_too_large_blames_no_row() -> None:
-    """Its parts are accepted."""
-    batch = request(rows=600)
-
-    def too_large(_: Node, rows: list[int], frame: Frame) -> Frame | None:
-        return error(frame, INVALID) if len(rows) > 30 else None
-
-    node = Node(too_large)
-    with nodes(answers=node) as cluster:
-        assert written(cluster, batch) == []
-    assert node.taken == numbers(batch)
 
 
 def test_rows_to_send_once_are_accepted_once() -> None:

@@ -64,7 +64,7 @@ def firsts(known: Any, coordinators: Coordinators | None) -> dict[int, set[Any]]
     return by_number
 
 
-def test_partitions_of_one_number_have_the_same_first_replica() -> None:
+def test_partitions_of_one_coordinator_have_one_first_replica() -> None:
     """The driver would try this replica first."""
     known = metadata({"near": 5, "far": 4}, {"near": "2", "far": "3"})
     down = next(host for host in known.all_hosts() if host.datacenter == "near")

@@ -124,7 +124,7 @@ def test_unknown_or_ambiguous_datacenter_is_refused(
     assert "cassandra.localDatacenter" in str(refused.value)
 
 
-def test_connection_that_times_out_is_an_outage() -> None:
+def test_connection_without_a_session_is_an_outage() -> None:
     """The driver reaches the node and opens no session. Its error has addresses, and no error of each."""
     error = NoHostAvailable("Unable to connect to any servers", ["10.0.0.1"])
     result = _no_connection(error, options())

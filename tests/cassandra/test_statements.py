@@ -100,7 +100,7 @@ def remaining(rule: RowTtl, now_s: int, **columns: list[int]) -> list[int]:
     return [int(second) for second in seconds]
 
 
-def test_expiry_is_never_early() -> None:
+def test_row_never_expires_early() -> None:
     ttl = RowTtl(expires_at_column="t")
     until = [NOW_S * S_US, NOW_S * S_US + 1, (NOW_S + 9) * S_US - 1, (NOW_S - 9) * S_US]
     assert remaining(ttl, NOW_S, until=until) == [0, 1, 9, -9]

@@ -100,7 +100,7 @@ class TestCassandraDeletes(CellDeletesContract):
 class TestCassandraUpdates:
     """The write mode `update`."""
 
-    def test_row_exists_by_its_values(self, cassandra: Node, keyspace: str) -> None:
+    def test_updated_row_exists_only_with_values(self, cassandra: Node, keyspace: str) -> None:
         """Rows are written again and late."""
         table = new_table(cassandra, keyspace)
         options = {"cassandra.writeMode": "update"}

@@ -11,7 +11,6 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from cassandra.cluster import Cluster
-from cassandra.io.asyncioreactor import AsyncioConnection
 
 from tests.cassandra.asyncio_driver import Asyncio
 from tests.support.cassandra import NodeTable
@@ -42,7 +41,7 @@ class FramesTable(NodeTable):
 
     @contextmanager
     def session(
-        self, version: int = 5, reactor: type = WideConnection
+        self, version: int = 5, loop: type[Any] = WideConnection
     ) -> Iterator[CassandraSession]:
         options = self.target().options
         cluster = Cluster(
@@ -50,7 +49,7 @@ class FramesTable(NodeTable):
             port=self.node.port,
             protocol_version=version,
             compression=False,
-            connection_class=reactor,
+            connection_class=loop,
             execution_profiles=_profiles(options),
         )
         session = cluster.connect()
@@ -107,40 +106,28 @@ class Pushes:
         monkeypatch.setattr(RequestPipeline, "await_group", counted)
 
 
+@pytest.mark.parametrize("loop", [WideConnection, Asyncio])
 @pytest.mark.parametrize("version", VERSIONS)
 def test_rows_equal_those_of_the_drivers_own_classes(
-    table: FramesTable, version: int, monkeypatch: pytest.MonkeyPatch
+    table: FramesTable, version: int, loop: type[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan, rows = table.slice(some_rows(MIXED))
-    with table.session(version) as session:
-        by_push = Pushes(monkeypatch)
-        session.write(plan, rows)
-        session.drain()
-        assert by_push.requests > 2 * by_push.number
-    by_encoding = table.texts(WRITTEN)
-    assert len(by_encoding) == COUNT
-    table.node.execute(f"TRUNCATE {table.name}")
-    monkeypatch.setattr(RequestPipeline, "send", lambda *_: False)
-    with table.session(version) as session:
-        session.write(plan, rows)
-        session.drain()
-    assert table.texts(WRITTEN) == by_encoding
-
-
-@pytest.mark.parametrize("version", VERSIONS)
-def test_event_loop_of_asyncio_writes_all_rows(
-    table: FramesTable, version: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plan, rows = table.slice(some_rows(MIXED))
-    with table.session(version, reactor=Asyncio) as session:
+    with table.session(version, loop) as session:
         (pool,) = session._connection.session.get_pools()
-        assert isinstance(pool._connection, AsyncioConnection)
+        assert isinstance(pool._connection, loop)
         by_push = Pushes(monkeypatch)
         session.write(plan, rows)
         session.drain()
         assert by_push.requests > 2 * by_push.number
         assert pool._connection.in_flight == 0
-    assert len(table.texts("k, n")) == COUNT
+    by_encoding = table.texts(WRITTEN)
+    assert len(by_encoding) == COUNT
+    table.node.execute(f"TRUNCATE {table.name}")
+    monkeypatch.setattr(RequestPipeline, "send", lambda *_: False)
+    with table.session(version, loop) as session:
+        session.write(plan, rows)
+        session.drain()
+    assert table.texts(WRITTEN) == by_encoding
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -194,7 +181,7 @@ def test_server_warns_of_no_batch(table: FramesTable, keys: Any) -> None:
     ],
     ids=["many columns", "set", "map", "text", "null"],
 )
-def test_server_gives_no_warning_of_heavy_rows(
+def test_server_warns_of_no_heavy_rows(
     cassandra: Node, shared: str, columns: str, kind: pa.DataType, value: Any
 ) -> None:
     """The server counts 20 bytes for each cell, and each element of a collection is a cell."""

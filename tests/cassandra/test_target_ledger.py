@@ -81,22 +81,24 @@ def test_ledger_row_outlives_the_default_ttl(
     assert set(ttls[0]) == {None}
 
 
-@pytest.mark.parametrize("digest", ["d+", "d+x", "d+1+2"])
-def test_invalid_digest_in_the_ledger_is_refused(
-    cassandra: Node, keyspace: str, session: Session, digest: str
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        *[
+            (f"UPDATE {{}} SET digest = '{digest}' WHERE query_id = '{QUERY}'", "query 1 ")
+            for digest in ("d+", "d+x", "d+1+2")
+        ],
+        (f"INSERT INTO {{}} (query_id, epoch) VALUES ('{QUERY}', null)", "None"),
+    ],
+)
+def test_invalid_ledger_row_is_refused(
+    cassandra: Node, keyspace: str, session: Session, change: str, words: str
 ) -> None:
     create(session, QUERY)
-    cassandra.execute(
-        f"UPDATE {keyspace}.wal_sink_ledger SET digest = %s WHERE query_id = '{QUERY}'", [digest]
-    )
-    with pytest.raises(CorruptLog, match=r"query 1 .*wal_sink_ledger"):
+    cassandra.execute(change.format(f"{keyspace}.wal_sink_ledger"))
+    with pytest.raises(CorruptLog, match=words) as refused:
         session.read()
-
-
-def test_ledger_row_with_nulls_is_refused(cassandra: Node, keyspace: str, session: Session) -> None:
-    cassandra.execute(f"INSERT INTO {keyspace}.wal_sink_ledger (query_id) VALUES ('{QUERY}')")
-    with pytest.raises(CorruptLog, match="None"):
-        session.read()
+    assert "wal_sink_ledger" in refused.value.what
 
 
 def test_too_few_replicas_make_an_update_unknown(

@@ -168,7 +168,7 @@ def test_slow_answer_to_first_ledger_row_is_no_conflict(
         assert eventually(session, new) == new
 
 
-def test_rows_arrive_after_a_pause(
+def test_rows_arrive_after_the_node_stalls(
     node: EmbeddedCassandra,
     session: IdempotentSession,
     metrics: Retries,
@@ -341,7 +341,7 @@ class Restarted(RestartContract):
         self._node.start()
 
 
-def test_restart_keeps_whole_windows(node: EmbeddedCassandra) -> None:
+def test_node_restart_keeps_whole_windows(node: EmbeddedCassandra) -> None:
     node.execute(
         "CREATE TABLE ks.restarted (k text, n int, v bigint, t text, d double, PRIMARY KEY (k, n))"
     )
@@ -355,7 +355,7 @@ def test_restart_keeps_whole_windows(node: EmbeddedCassandra) -> None:
 def test_rows_whose_requests_never_end_are_an_outage(
     node: EmbeddedCassandra, standstill: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("wal_sink.targets.cassandra.driver.errors._LOST_S", 0.0)
+    monkeypatch.setattr("wal_sink.targets.cassandra.driver.errors._TIMER_MAY_LAG_S", 0.0)
     with connect(options(node)) as connection:
         insert = connection.session.prepare("INSERT INTO ks.t (id, v) VALUES (?, 'x')")
         sender = sender_of(connection, patience_s=1, timeout_s=3)

@@ -134,12 +134,19 @@ def test_unknown_datacenter_lists_the_known_ones(cassandra: Node, table: str) ->
 
 
 @pytest.mark.usefixtures("no_thread_is_left")
-def test_unreachable_server_names_contact_points_and_cause(cassandra: Node, keyspace: str) -> None:
+def test_unreachable_server_names_contact_points_and_cause(
+    cassandra: Node, keyspace: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The log has no traceback of the driver, which each try would add."""
     with socket.socket() as bound:  # bound, not listening: connections are refused
         bound.bind(("127.0.0.1", 0))
         port = bound.getsockname()[1]
-        with pytest.raises(TargetUnavailable, match=rf"127\.0\.0\.1, port {port}: .*refused"):
+        with pytest.raises(
+            TargetUnavailable, match=rf"127\.0\.0\.1, port {port}: .*refused"
+        ) as caught:
             target(cassandra, keyspace, port=str(port)).plan(SCHEMA, "k")
+    assert "cassandra.ssl.enabled" in caught.value.remedy
+    assert [record.name for record in caplog.records if record.levelno >= logging.WARNING] == []
 
 
 @pytest.mark.usefixtures("no_thread_is_left")

@@ -95,6 +95,7 @@ def test_row_at_which_replicas_fail_is_an_outage(table: NodeTable) -> None:
     batch = rows([[1.0, 1.0]] * 9 + [[0.0, 0.0]], pa.list_(pa.float32()))
     with pytest.raises(TargetUnavailable, match="did not acknowledge") as outage:
         table.write((US, batch))
+    assert "CDC space" in outage.value.remedy
     assert "DROP INDEX" in outage.value.remedy
 
 

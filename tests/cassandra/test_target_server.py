@@ -124,7 +124,7 @@ def test_ledger_created_again_is_empty(cassandra: Node, shared: str) -> None:
         cassandra.execute(f"DROP TABLE {shared}.again")
 
 
-def test_server_that_refuses_ids_gets_a_ledger(
+def test_server_refusing_table_ids_gets_a_ledger(
     cassandra: Node,
     shared: str,
     monkeypatch: pytest.MonkeyPatch,

@@ -73,7 +73,7 @@ class Wide:
             assert result == [expected(case, value) for value in values], case.cql
 
 
-def is_growing(case: Case) -> bool:
+def is_unfrozen_list(case: Case) -> bool:
     """Return True for a list that is not frozen."""
     return case.cql.startswith("list<")
 
@@ -83,7 +83,7 @@ ALL = [shape for case in SCALARS for shape in shapes(case)]
 
 def test_values_of_every_type_are_read_back(cassandra: Node, types: str) -> None:
     """They are written once without and once with TTLs. Then a part of the rows expires."""
-    wide = Wide(cassandra, types, [case for case in ALL if not is_growing(case)], 12)
+    wide = Wide(cassandra, types, [case for case in ALL if not is_unfrozen_list(case)], 12)
     slices = [wide.batch.slice(begin, 4) for begin in (0, 4, 8)]
     for us, options in ((US, {}), (now_us() - 90 * S_US, {"cassandra.ttl": "100000"})):
         wide.table.write(*((us, item) for item in slices), **options)
@@ -129,15 +129,15 @@ def test_newest_write_of_a_collection_stays(cassandra: Node, types: str, alone: 
         assert result == rows
 
 
-def test_growing_lists_have_each_element_once(cassandra: Node, types: str) -> None:
+def test_unfrozen_lists_sent_twice_have_each_element_once(cassandra: Node, types: str) -> None:
     """The second sending has later timestamps; a late write of the first changes nothing."""
-    wide = Wide(cassandra, types, [case for case in ALL if is_growing(case)], 6)
+    wide = Wide(cassandra, types, [case for case in ALL if is_unfrozen_list(case)], 6)
     plan = wide.table.write((US, wide.batch), (US + 6, wide.batch), (US, wide.batch))
     assert plan.sent_once
     wide.check()
 
 
-def test_growing_list_of_one_key_is_the_newest(cassandra: Node, shared: str) -> None:
+def test_newest_write_of_an_unfrozen_list_stays(cassandra: Node, shared: str) -> None:
     table = NodeTable(cassandra, shared, "k int PRIMARY KEY, l list<int>, v int")
 
     def rows_of(*lists: list[int] | None) -> pa.RecordBatch:
@@ -189,24 +189,24 @@ def test_nested_types_in_the_key_are_compared_by_value(cassandra: Node, types: s
     assert (dict(rows[2].m), rows[2].l) == ({1: 1, 2: 2}, [2, 1])
 
 
-def test_user_defined_type_that_grows_keeps_its_plan(cassandra: Node, shared: str) -> None:
+def test_new_field_of_a_type_keeps_the_plan(cassandra: Node, shared: str) -> None:
     """A new field is null in rows of an older plan. A renamed field stops the flush."""
-    cassandra.execute(f"CREATE TYPE {shared}.growing (x int)")
-    columns = "id int PRIMARY KEY, u frozen<growing>, l frozen<list<frozen<growing>>>"
+    cassandra.execute(f"CREATE TYPE {shared}.widened (x int)")
+    columns = "id int PRIMARY KEY, u frozen<widened>, l frozen<list<frozen<widened>>>"
     table = NodeTable(cassandra, shared, columns)
     value = pa.struct([("x", pa.int32())])
     lists = pa.array([[{"x": 2}]], pa.list_(value))
     batch = pa.record_batch({"id": ints(1), "u": pa.array([{"x": 1}], value), "l": lists})
     plan = table.write((US, batch))
-    cassandra.execute(f"ALTER TYPE {shared}.growing ADD y int")
+    cassandra.execute(f"ALTER TYPE {shared}.widened ADD y int")
     target = table.target()
     checked = RowSlice(0, target.check(batch, plan), US + 1)
     with target.connect("q") as session:
         session.write(plan, checked)
     rows = [(tuple(row.u), tuple(row.l[0])) for row in table.select()]
     assert rows == [((1, None), (2, None))]
-    cassandra.execute(f"ALTER TYPE {shared}.growing RENAME x TO z")
-    words = r'type growing was \("x" int\), is \("z" int, "y" int\)'
+    cassandra.execute(f"ALTER TYPE {shared}.widened RENAME x TO z")
+    words = r'type widened was \("x" int\), is \("z" int, "y" int\)'
     with target.connect("q") as session, pytest.raises(SchemaMismatch, match=words):
         session.write(plan, checked)
 

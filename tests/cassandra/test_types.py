@@ -58,7 +58,7 @@ def problems_of(source: pa.DataType, cql: str, types: UserTypes | None = None) -
 
 @pytest.mark.parametrize("cql", sorted(TYPES))
 @pytest.mark.parametrize("spark", sorted(SPARK))
-def test_type_pair_fits_or_is_refused(spark: str, cql: str) -> None:
+def test_type_fits_as_documented_or_is_refused(spark: str, cql: str) -> None:
     documented = DOCUMENTED[cql].split(", ")
     for problems, path in (
         (mismatches("c", SPARK[spark], parse(cql, {})), "c"),
@@ -243,7 +243,7 @@ def test_nested_types_widen_at_every_level(source: pa.DataType, cql: str) -> Non
         ),
     ],
 )
-def test_nested_misfit_names_path_and_cast(
+def test_nested_mismatch_names_path_and_cast(
     source: pa.DataType, cql: str, expected: list[str]
 ) -> None:
     """The cast is that of the whole column."""
@@ -301,7 +301,7 @@ def shape_of(tree: CqlType) -> str:
         ("", ""),
     ],
 )
-def test_cql_type_freezes_what_is_nested(text: str, expected: str) -> None:
+def test_nested_cql_types_are_frozen(text: str, expected: str) -> None:
     tree = parse(text, NAMED)
     assert shape_of(tree) == expected
     assert tree.label == text

@@ -13,7 +13,7 @@ from tests.cassandra.test_target_contract import (  # noqa: F401
     TestCassandraUpdates,
     keyspace,
 )
-from tests.cassandra.test_target_outage import test_restart_keeps_whole_windows  # noqa: F401
+from tests.cassandra.test_target_outage import test_node_restart_keeps_whole_windows  # noqa: F401
 from wal_sink.demo.cassandra import EmbeddedCassandra, Node
 
 pytestmark = [pytest.mark.test_all, pytest.mark.cassandra, pytest.mark.timeout(600)]
