@@ -137,7 +137,7 @@ class Session(ABC):
         """Release the connection, and discard what is not committed. A second call has no effect."""
 
     def compare(self, plan: Plan) -> None:  # noqa: B027 - optional
-        """Compare a plan with the table as it is now, as `write` does. Write nothing.
+        """Compare a plan with the present table, as `write` does, and write nothing.
 
         :raises SchemaMismatch: the table no longer fits the plan.
         :raises OptionError: the plan is for another table than the options.

@@ -84,7 +84,7 @@ class Client(NamedTuple):
 
 
 class ClientTarget(Target):
-    """A target whose client is imported on demand, so that tasks that publish need no client."""
+    """A target whose client is imported on demand. Tasks that only check rows need no client."""
 
     interface = 2
 

@@ -187,7 +187,7 @@ class OperationOptions(TableOptions, frozen=True, kw_only=True):
 
 
 def refuse_undeclared(options: Mapping[str, str], target: str, declared: type[Options]) -> None:
-    """Refuse options of this module that a target does not declare.
+    """Refuse the options about deletes and unavailable cells that a target does not declare.
 
     :param options: all options, by their names in lower case.
     :raises OptionError: one of the options is given.
