@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable, Field, write_deltalake
+from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError
-from deltalake.schema import PrimitiveType
 
 from tests.delta.conftest import SCHEMA, Query, batch, conflict_after_commit, table_of
 from wal_sink.errors import CorruptLog, SchemaMismatch, TargetUnavailable
@@ -224,16 +223,6 @@ def test_vacuum_deletes_uncommitted_files(query: Query) -> None:
         is Outcome.APPLIED
     )
     assert sorted(row["v"] for row in table_of(query.path)) == [1, 2]
-
-
-def test_rows_of_an_older_plan_fit_a_new_column(query: Query) -> None:
-    plan = query.plan()
-    DeltaTable(query.path).alter.add_columns([Field("n", PrimitiveType("integer"))])
-    current = row_of(query.session)
-    query.session.write(plan, query.slice(batch([("a", 1)]), plan))
-    receipts: Sequence[bytes] = query.session.drain()
-    assert finish(query.session, current, following(current), receipts) is Outcome.APPLIED
-    assert table_of(query.path) == [{"k": "a", "v": 1, "n": None}]
 
 
 def test_ledger_row_survives_clean_ups_of_the_log(query: Query) -> None:

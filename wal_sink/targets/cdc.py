@@ -21,7 +21,7 @@ import pyarrow.types as pt
 from wal_sink.errors import InvalidRow
 from wal_sink.model.plan import Plan, is_text
 from wal_sink.targets.arrow_values import FALSE, TRUE, as_python, blob, null, shorten, text
-from wal_sink.targets.operations import DELETE, OPERATION_COLUMN, OPERATIONS, UNAVAILABLE_VALUE
+from wal_sink.targets.operations import DELETE, OPERATIONS, UNAVAILABLE_VALUE
 
 # --- deletes --------------------------------------------------------------------------------------
 
@@ -47,7 +47,7 @@ def operations_of_rows(
         unknown = operations.is_null()
         row = pc.index(unknown, TRUE).as_py()
         listed = ", ".join(f"{word!r} ({meaning})" for word, meaning in plan.operations.items())
-        problem = f"is not an operation: {OPERATION_COLUMN} knows {listed}"
+        problem = f"is not an operation: the words are {listed}"
         raise InvalidRow(
             f"Column {plan.operation} ({shorten(as_python(values[row]))}) {problem}, in {row_text(row)}.",
             f"Correct or drop such rows, or add the word to {OPERATIONS}.",

@@ -272,9 +272,10 @@ def published_elsewhere(former: str, here: str, options: Iterable[str]) -> Optio
     flags = " ".join(f"--option {shlex.quote(option)}" for option in options)
     return OptionError(
         f"Pending rows were published for {former}, and the options name {here}.",
-        f"If both are right, run `wal-sink flush CHECKPOINT {flags}`. It flushes the pending epochs into the"
-        " former, and the query continues. For one of several targets add --target NAME, and write NAME."
-        " before each option. If no option ever named the former, somebody has edited the log.",
+        f"If both names are right, run `wal-sink flush CHECKPOINT {flags}`. The command flushes the pending"
+        " epochs into the former one, and the query continues. For one of several targets add --target NAME,"
+        " and write NAME. before each option. If no option ever had the former name, somebody has edited the"
+        " log.",
     )
 
 

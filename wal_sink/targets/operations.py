@@ -14,7 +14,7 @@ import msgspec
 import pyarrow as pa
 
 from wal_sink.errors import OptionError, SchemaMismatch
-from wal_sink.model.plan import Column, Operation, spark_type
+from wal_sink.model.plan import Column, Operation, spark_ddl, spark_type
 from wal_sink.options import SHAPES, Options, about
 from wal_sink.targets.ddl import TableOptions, refuse_repeated, without_effect
 
@@ -35,10 +35,11 @@ def refuse_type(
             f" column{'s' * (count > 1)}; it has {', '.join(schema.names)}.",
             f"Add the column, .withColumn({column!r}, …), or correct {option}.",
         )
-    kind = schema.field(column).type
-    if spark_type(kind) not in taken:
+    type_ = schema.field(column).type
+    if spark_type(type_) not in taken:
         raise SchemaMismatch(
-            f"Column {column}, which {option} names, is {kind} in the DataFrame.", remedy
+            f"Column {column}, which option {option} names, is {spark_ddl(type_)} in the DataFrame.",
+            remedy,
         )
 
 

@@ -269,10 +269,10 @@ class StagedFileSession(StagedSession, Generic[T]):
             return Outcome.CONFLICT
         if staged and (gone := self._table().files.missing(receipt.path for receipt in staged)):
             raise self._gone(f"{gone[0]}, staged for epoch {new.epoch}, is gone")
-        version, ask = self._commit(former, new, staged)
-        for number in range(_TRIES):
+        version, request = self._commit(former, new, staged)
+        for attempt in range(_TRIES):
             try:
-                ask()
+                request()
             except Exception as error:
                 if not self._is_conflict(error):
                     if self._classify(error) == "fatal":
@@ -283,7 +283,7 @@ class StagedFileSession(StagedSession, Generic[T]):
                 logger.info("another writer committed at the same time: %s", shortly(error))
             else:
                 return Outcome.APPLIED
-            time.sleep(_PAUSE_S * 2**number * _CHANCE.random())
+            time.sleep(_PAUSE_S * 2**attempt * _CHANCE.random())
             now = self._row()
             if now.id == version:
                 # The commit took effect, and conflicted with its own repetition by a client or proxy.

@@ -146,7 +146,7 @@ class DeltaSession(StagedFileSession[Table]):
         if former.row is not None:
             transactions[self._query_id] = new.epoch
 
-        def ask() -> None:
+        def request() -> None:
             if merged:
                 _refuse_new(self._table(), partial, options)
                 self._table().merge(rows, options.keys, transactions, reason, event)
@@ -154,7 +154,7 @@ class DeltaSession(StagedFileSession[Table]):
                 self._table().commit([receipt.entry for receipt in staged], transactions, reason)
             self._after_commit(former.id, merged)
 
-        return number, ask
+        return number, request
 
     def _after_commit(self, former: int | None, merged: Sequence[str]) -> None:
         """Make the commit durable, and delete the files that nobody needs any more.
@@ -194,7 +194,7 @@ class DeltaSession(StagedFileSession[Table]):
             raise OptionError(
                 f"Rows with the key {', '.join(planned)} were published for {self._options.path} with"
                 f" delta.mode=upsert, and the options say {now}.",
-                "Set delta.mode and keyColumns back until these rows are flushed. Then they may change.",
+                "Set delta.mode and keyColumns back until these rows are flushed. Then both may change.",
             )
         event, now = plan.details.get(EVENT), self._options.timestamp_column
         if event and event != now:

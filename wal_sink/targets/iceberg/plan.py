@@ -289,15 +289,15 @@ def new_table(name: str, schema: pa.Schema, layout: Layout) -> NewTable:
     return NewTable(columns, PartitionSpec(*fields), statement)
 
 
-def create(catalog: Catalog, identifier: tuple[str, ...], made: NewTable) -> None:
+def create(catalog: Catalog, identifier: tuple[str, ...], new: NewTable) -> None:
     """Create the namespace and the table, unless they exist."""
     with contextlib.suppress(NamespaceAlreadyExistsError):
         catalog.create_namespace(identifier[:-1])
     with contextlib.suppress(TableAlreadyExistsError):
         catalog.create_table(
             identifier,
-            made.columns,
-            partition_spec=made.partitions,
+            new.columns,
+            partition_spec=new.partitions,
             properties={"format-version": str(FORMAT)},
         )
 
@@ -308,18 +308,18 @@ _BY = re.compile(r"(\w+)\s*\(\s*(?:(\d+)\s*,)?\s*([^(),]+?)\s*\)|([^(),]+)")
 _PLURALS = {"years": "year", "months": "month", "days": "day", "hours": "hour"}
 
 
-def partition_field(text: str, made: Schema, schema: pa.Schema, field_id: int) -> PartitionField:
+def partition_field(text: str, columns: Schema, schema: pa.Schema, field_id: int) -> PartitionField:
     """Return the partition field for an element of `partitionColumns`.
 
     :param text: the element, such as "id", "day(at)" or "bucket(16, id)".
-    :param made: the columns of the new table.
+    :param columns: the columns of the new table.
     :raises OptionError: no Iceberg table is partitioned by the element.
     :raises SchemaMismatch: the DataFrame has no such column.
     """
     by, width, column = _parsed(text)
     refuse_unknown_columns(Layout(partition=(column,)), schema)
     word = _PLURALS.get(by, by or "identity")
-    source = made.find_field(column)
+    source = columns.find_field(column)
     try:
         transform: Transform[Any, Any] = parse_transform(f"{word}[{width}]" if width else word)
     except (ValueError, ValidationError) as error:
@@ -328,7 +328,7 @@ def partition_field(text: str, made: Schema, schema: pa.Schema, field_id: int) -
         raise _no_partition(text)
     name = column if word == "identity" else f"{column}_{word}"
     while (
-        word != "identity" and name in made.column_names
+        word != "identity" and name in columns.column_names
     ):  # only "identity" may have a column's name
         name += "_"
     return PartitionField(
