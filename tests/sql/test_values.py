@@ -6,6 +6,7 @@ import datetime
 import re
 from collections.abc import Callable
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -203,6 +204,28 @@ def test_text_that_is_not_json_is_quarantined(store: Store) -> None:
     texts = ['{"a": 1}', "{bad", "", None, '"\\ud800', "[1, 2]"]
     query.run().flushed_batches([*enumerate(texts)])
     assert [row for (row,) in store.execute("SELECT id FROM t ORDER BY id")] == [0, 3, 5]
+
+
+def test_nested_column_for_a_text_is_made_json(tmp_path: Path) -> None:
+    """A cast of Spark makes a text of it that is not JSON."""
+    store = DuckDb(tmp_path)
+    store.execute("CREATE TABLE t (id BIGINT, name JSON)")
+    schema = SCHEMA.set(1, pa.field("name", pa.struct([("a", pa.int32())])))
+    with pytest.raises(SchemaMismatch) as caught:
+        agreed(store.target(), schema)
+    assert '.withColumn("name", F.to_json("name"))' in caught.value.what
+
+
+def test_sql_mode_of_the_server_is_not_inherited(maria: Maria) -> None:
+    """Given quotes and escapes of the SQL standard."""
+    maria.execute("CREATE TABLE t (id BIGINT, name TEXT)")
+    mode = maria.server.execute("SELECT @@GLOBAL.sql_mode")[0]
+    maria.server.execute("SET GLOBAL sql_mode = 'ANSI_QUOTES,NO_BACKSLASH_ESCAPES'")
+    try:
+        bring(maria.target(), pa.record_batch([[1], ["\\'"]], SCHEMA))
+    finally:
+        maria.server.execute("SET GLOBAL sql_mode = %s", mode)
+    assert maria.execute("SELECT * FROM t") == [(1, "\\'")]
 
 
 def test_uuid_of_mariadb_is_a_key(maria: Maria) -> None:

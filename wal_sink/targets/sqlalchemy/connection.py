@@ -164,7 +164,19 @@ def connect(options: SqlAlchemyOptions) -> Connection:
     isolation: Any = {"isolation_level": "SERIALIZABLE"} if options.dialect is GENERIC else {}
     arguments = _arguments(options, url)
     engine = sa.create_engine(url, poolclass=NullPool, connect_args=arguments, **isolation)
+    # Before SQLAlchemy reads the SQL mode: with the server's ANSI_QUOTES it would quote names by ".
+    sa.event.listen(engine, "connect", functools.partial(_set_session, options), insert=True)
     return Connection(options.dialect, functools.partial(_opened, engine, options))
+
+
+def _set_session(options: SqlAlchemyOptions, raw: Any, _: object) -> None:
+    lock_s = max(1, round(options.lock_timeout))
+    with contextlib.closing(raw.cursor()) as cursor:
+        for statement in options.dialect.settings:
+            cursor.execute(statement.format(lock_s=lock_s))
+            if cursor.description is not None:
+                cursor.fetchall()  # an unread row may block the next statement
+    raw.commit()
 
 
 def _opened(engine: sa.Engine, options: SqlAlchemyOptions) -> Opened:
@@ -180,19 +192,7 @@ def _opened(engine: sa.Engine, options: SqlAlchemyOptions) -> Opened:
             ) from error
         raise inner from error
     reader.detach()
-    opened = Opened(reader.connection.dbapi_connection, reader)
-    lock_s = max(1, round(options.lock_timeout))
-    try:
-        with contextlib.closing(opened.raw.cursor()) as cursor:
-            for statement in options.dialect.settings:
-                cursor.execute(statement.format(lock_s=lock_s))
-                if cursor.description is not None:
-                    cursor.fetchall()  # an unread row may block the next statement
-        opened.raw.commit()
-    except BaseException:
-        opened.raw.close()
-        raise
-    return opened
+    return Opened(reader.connection.dbapi_connection, reader)
 
 
 def _duckdb(options: SqlAlchemyOptions) -> Callable[[], Opened]:
