@@ -397,6 +397,10 @@ class KeyedRules(CastRules):
         type_ = new_type(self._target.new, field.type, key=False)
         statement = self._target.altered(column, type_) if type_ else ""
         held = self._target.arrow_type(column.type)
+        for_text = held is not None and is_text(held) and is_document(field.type)
+        if for_text and not self._target.takes(field.type, column.type, held):
+            remedy = f"Make a text of it, {_as_text(field)}."
+            return [self.types_differ(field, column.type, remedy)]
         if not statement or (held is not None and _casts(field.type, held)):
             return super().about_type(field, column)
         remedy = f"No cast leads to that type. Run: {statement} Or drop it from the DataFrame."
