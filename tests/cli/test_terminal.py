@@ -19,8 +19,11 @@ from wal_sink.cli.terminal import ConsoleHandler, output, progress_bar
 from wal_sink.errors import LogUnavailable, OptionError
 
 
-@pytest.mark.parametrize("text", ["pip install 'wal_sink[s3]'", "[/mnt/log] is odd", "[applied]"])
-def test_brackets_are_printed_as_text(capsys: pytest.CaptureFixture[str], text: str) -> None:
+@pytest.mark.parametrize(
+    "text", ["pip install 'wal_sink[s3]'", "[/mnt/log] is odd", "[applied]", "s3:key:9"]
+)
+def test_markup_of_rich_is_printed_as_text(capsys: pytest.CaptureFixture[str], text: str) -> None:
+    """Rich would read brackets as a style, and a name between colons as an emoji."""
     with output(as_json=False) as console:
         console.print(text)
     with pytest.raises(typer.Exit) as ended, output(as_json=False):

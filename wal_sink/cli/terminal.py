@@ -52,7 +52,7 @@ class SafeConsole(Console):
     """
 
     def __init__(self, *, as_json: bool = False, **settings: Any) -> None:
-        super().__init__(highlight=False, markup=False, **settings)
+        super().__init__(highlight=False, markup=False, emoji=False, **settings)
         self.as_json = as_json
 
     def print_line(self, line: str) -> None:
