@@ -168,8 +168,6 @@ def status(
 
     The arguments are those of `await_flushed`.
     """
-    if not isinstance(query_or_checkpoint, str) and (sink := _sink_of(query_or_checkpoint)):
-        return sink.status(query_or_checkpoint, target=target)
     return read_status(*_find(query_or_checkpoint, wal, storage_options), target)
 
 
@@ -445,12 +443,14 @@ def _find(
     wal: str | None,
     storage_options: Mapping[str, object] | None,
 ) -> Place:
-    """Find checkpoint and log of a query that no handle of this process has seen."""
+    """Find checkpoint and log of a query."""
     if isinstance(query_or_checkpoint, str):
         options = storage_options or {}
         query_id, location = find_by_checkpoint(query_or_checkpoint, wal, "wal=…", options, options)
         refuse_unused(location, options, "storage_options")
         return location.open_checkpoint(), location.open_log(query_id)
+    if (sink := _sink_of(query_or_checkpoint)) is not None:
+        return sink.queries.place_of(query_or_checkpoint)
     if connect_client.is_query(query_or_checkpoint):
         raise unknown_place(str(query_or_checkpoint.id))
     return locate(query_or_checkpoint)
