@@ -116,22 +116,12 @@ def test_ledger_row_ahead_of_the_mark_is_no_finding(job: Job) -> None:
     assert job.rows() == rows_of(0, 1, 2, 3, 4)
 
 
-def test_log_of_another_checkpoint_is_found(job: Job) -> None:
-    job.move("moved")
-    assert findings(job) == [("WrongOwner", None)]
-
-
 def test_unregistered_target_needs_confirmation(job: Job) -> None:
     job.kind = ""
     done = job.command("status", "--deep", "--option", "target=")
     assert done.code == 2
     batches(job, 5)
     assert job.command("status").code == 0
-
-
-def test_flags_that_do_not_go_together_are_refused(job: Job) -> None:
-    assert job.refused("status", "--deep", "--watch") == (2, "OptionError")
-    assert job.refused("status", "--offline") == (2, "OptionError")
 
 
 def test_epochs_trimmed_while_reading_are_no_findings(job: Job) -> None:

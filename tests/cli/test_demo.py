@@ -150,7 +150,7 @@ def test_missing_package_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> Non
         (["--picture", "nowhere/a.svg"], "--picture"),
         (["--picture", "a.doc"], "--picture"),
         (["--folder", "."], "--folder"),
-        (["--flights", "3"], "--flights"),
+        (["--flights", "3"], "'--flights': Input should be greater than or equal to 240"),
         (["--target", "kafak"], "Did you mean kafka?"),
         (["--targets", "cassandra,redis"], "no target redis"),
         (["--targets", "cassandra,kafka"], "--target kafka"),
@@ -174,7 +174,6 @@ def outcome(ours: str, control: str, deaths: int = len(KILLS)) -> Report:
     """Return a report of tables that should have the rows a, b and c.
 
     :param ours: the rows of wal_sink's table.
-
     :param control: the rows of the control's table.
     """
     comparisons = []

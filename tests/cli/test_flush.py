@@ -185,18 +185,3 @@ def test_rows_go_to_the_table_of_the_options(job: Job) -> None:
     assert job.rows("other") == []
     assert job.command("flush", "--option", "table=other").code == 0
     assert job.rows("other") == rows_of(2, 3, 4)
-
-
-@pytest.mark.parametrize(
-    "flags",
-    [
-        ("--dry-run", "--follow"),
-        ("--metrics-port", "0"),
-        ("--follow", "--metrics-host", "0.0.0.0"),
-        ("--option", "sqlite.pth=x"),
-        ("--target", "other"),
-    ],
-)
-def test_flags_without_effect_are_refused(job: Job, flags: tuple[str, ...]) -> None:
-    assert job.refused("flush", *flags) == (2, "OptionError")
-    assert job.rows() == rows_of(0, 1)

@@ -15,7 +15,7 @@ import pytest
 
 from state_backends import StateBackend, open_backend
 from tests.cli.job import KIND, Job, batches, rows_of
-from tests.cli.shell import run, start
+from tests.cli.shell import start
 from tests.support.programs import ran
 from tests.support.s3 import S3
 from tests.support.waiting import until
@@ -248,20 +248,3 @@ def test_search_finds_logs_in_a_bucket(s3: S3) -> None:
 def test_folder_that_cannot_be_opened_is_refused() -> None:
     with pytest.raises(OptionError, match="cannot be searched for logs"):
         LogsUnder(["hdfs://host/checkpoints"], {})
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ("--follow",),
-        ("--under", "."),
-        ("checkpoint", "--follow", "--under", "."),
-        ("--follow", "--under", ".", "--wal", "x"),
-        ("--dry-run", "--under", "."),
-    ],
-)
-def test_flags_that_contradict_each_other_are_refused(
-    tmp_path: Path, arguments: tuple[str, ...]
-) -> None:
-    done = run(tmp_path, "flush", *arguments, "--json")
-    assert (done.code, done.document["error"]) == (2, "OptionError")
