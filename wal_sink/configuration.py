@@ -269,7 +269,7 @@ def _refuse_unnamed(shared: Mapping[str, str], own: Mapping[str, Mapping[str, st
     for option in unknown:
         prefix, dot, _ = option.partition(".")
         if dot and not is_installed(prefix.lower()):
-            continue  # perhaps a misspelt option of the sink, or name of a target: see below
+            continue  # misspelt, so `refuse_unknown` below suggests a name
         meant = [
             f"{name}.{declared}"
             for name, options in own.items()

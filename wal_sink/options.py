@@ -53,27 +53,24 @@ class Declared(NamedTuple):
         return "" if self.required else str(self.default)
 
     @property
-    def description(self) -> str:
-        """The description, with the words that the option accepts."""
-        text = self.text or self.name
-        match self.types:
-            case (msgspec.inspect.LiteralType(values),):
-                text += f". One of {', '.join(map(str, filter(None, values)))}"
-        return text
-
-    @property
-    def takes(self) -> str:
-        """The part of an error text about the accepted values; empty if the description has the values."""
-        if self.unit:
-            return f" takes {EXAMPLES[self.unit]}"
-        match self.types:
-            case (msgspec.inspect.BoolType(), *_):
-                return " takes true or false"
-            case (msgspec.inspect.IntType(), *_):
-                return " takes a whole number"
-            case (msgspec.inspect.FloatType(), *_):
-                return " takes a number"
-        return ""
+    def takes(self) -> list[str]:
+        """The values that the option accepts, in words, the default first."""
+        words: list[str] = []
+        for type_ in self.types:
+            match type_:
+                case msgspec.inspect.LiteralType(values):
+                    words += sorted(map(str, filter(None, values)), key=lambda v: v != self.default)
+                case msgspec.inspect.BoolType():
+                    words += ["true", "false"]
+                case msgspec.inspect.IntType() | msgspec.inspect.FloatType() if self.unit:
+                    words.append("a size" if self.unit == "bytes" else "a duration")
+                case msgspec.inspect.IntType():
+                    words.append("a whole number")
+                case msgspec.inspect.FloatType():
+                    words.append("a number")
+                case msgspec.inspect.StrType() | msgspec.inspect.DictType():
+                    words.append("text")
+        return words
 
 
 def _declared(field: msgspec.structs.FieldInfo) -> Declared:
@@ -356,7 +353,7 @@ def parse(raw: Mapping[str, str], struct: type[S]) -> S:
         if option.required and not str(mine.get(option.name, "")).strip():
             raise OptionError(
                 f"Option {option.name} is missing.",
-                f'Add .option("{option.name}", …): {option.description}.',
+                f'Add .option("{option.name}", …): {option.text or option.name}.',
             )
     try:
         with _LEARNING:
@@ -402,7 +399,7 @@ def _entry(option: Declared) -> Entry:
         text, default = text[: match.start()], match["default"]
     return Entry(
         name=option.name,
-        takes=_takes(option),
+        takes=", ".join(option.takes),
         default=default,
         text=f"{text}." if _VALUE_FIRST.match(text) else f"{text[:1].upper()}{text[1:]}.",
         environment=str(option.extra.get("environment", "")),
@@ -420,28 +417,6 @@ def _written(option: Declared) -> str:
     if option.unit and isinstance(default, int | float):
         return with_unit(default, option.unit)
     return str(default) if isinstance(default, str | int | float) else ""
-
-
-def _takes(option: Declared) -> str:
-    """Return the values that an option accepts, in words."""
-    words = []
-    for type_ in option.types:
-        match type_:
-            case msgspec.inspect.LiteralType(values):
-                words += sorted(map(str, filter(None, values)), key=lambda v: v != option.default)
-            case msgspec.inspect.BoolType():
-                words += ["true", "false"]
-            case msgspec.inspect.IntType() | msgspec.inspect.FloatType() if option.unit:
-                words.append("size" if option.unit == "bytes" else "duration")
-            case msgspec.inspect.IntType():
-                words.append("whole number")
-            case msgspec.inspect.FloatType():
-                words.append("number")
-            case msgspec.inspect.StrType() | msgspec.inspect.DictType():
-                words.append("text")
-            case _:
-                pass  # None: not given
-    return ", ".join(words)
 
 
 def lowered(raw: Mapping[str, str]) -> dict[str, str]:
@@ -513,6 +488,7 @@ def _unfit(name: str, value: object, struct: type[Options]) -> OptionError:
     if option is None:
         return OptionError(f"Option {name} has a value that does not fit.", "Correct the value.")
     problem = "have this value" if "secret" in option.extra else f"be {value!r:.200}"
+    takes = EXAMPLES[option.unit] if option.unit else " or ".join(option.takes)
     return OptionError(
-        f"Option {name} cannot {problem}.", f"{name}{option.takes}: {option.description}."
+        f"Option {name} cannot {problem}.", f"{name} takes {takes}: {option.text or name}."
     )

@@ -71,7 +71,7 @@ def test_option_text_becomes_its_type() -> None:
         ("cassandra.consistencyLevel", "ANY", "a hint"),
         ("cassandra.consistencyLevel", "LOCAL_QUORAM", "LOCAL_QUORAM.*\n.*LOCAL_QUORUM"),
         ("cassandra.consistencyLevel", "SERIAL", "LOCAL_QUORUM"),
-        ("cassandra.serialConsistencyLevel", "QUORUM", "LOCAL_SERIAL, SERIAL"),
+        ("cassandra.serialConsistencyLevel", "QUORUM", "SERIAL or LOCAL_SERIAL"),
         ("cassandra.ledgerTable", "a.b.c", "cassandra.ledgerTable"),
         ("cassandra.ledgerTable", "led ger", "cassandra.ledgerTable"),
         ("cassandra.contactPoints", " , ", "names no host"),

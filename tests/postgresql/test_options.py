@@ -121,7 +121,7 @@ def test_ledger_in_the_table_of_rows_is_refused() -> None:
 
 def test_mode_and_time_out_are_validated() -> None:
     assert options().mode == "append"
-    with pytest.raises(OptionError, match=r"postgresql\.mode.*append, upsert"):
+    with pytest.raises(OptionError, match=r"postgresql\.mode.*append or upsert"):
         options(postgresql_mode="merge")
     with pytest.raises(OptionError, match="lockTimeout"):
         options(postgresql_lockTimeout="0")

@@ -142,7 +142,7 @@ class Checkpoint:
         try:
             return _one_name(json.loads(self._backend.read(self.METADATA))["id"])
         except FileNotFoundError as error:
-            # Spark writes metadata first: with a log or offsets, it was deleted.
+            # Spark writes metadata first. If there is a log, or offsets, metadata was deleted.
             if (log := self.log_url()) or _epochs(self._backend.list("offsets/")):
                 raise _deleted(self.url, log) from error
             folder = local_folder(self.url)

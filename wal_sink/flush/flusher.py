@@ -168,7 +168,7 @@ class Flusher:
 
         target = state.target(name)
         if target is None or target.given_up:
-            self._trim(state)  # no other flusher would, if all targets of the log were given up
+            self._trim(state)  # if all targets were given up, only such a pass trims the log
             return self._idle(f"the log has no target {name}, or the target was given up")
         self.mark = target.mark.epoch
         if committed < target.first:
@@ -270,7 +270,7 @@ class Flusher:
         published = (self._manifests.read(chain[epoch]).manifest for epoch in decision.epochs)
         first = next(published)
         plan = self._plan(first.plan, first.epoch)
-        # The ledger row counts the sendings of one epoch.
+        # The ledger row counts the sendings of one epoch, so such a window has one epoch.
         manifests = (first,) if plan.sent_once else manifests_of_window(first, published)
         if self._refused is None:
             self._refused = refused_us(self._store, self._name, manifests[0].epoch - 1)

@@ -141,7 +141,7 @@ _PLAIN = {
     pa.int16(): "smallint",
     pa.int32(): "int",
     pa.int64(): "bigint",
-    pa.uint8(): "smallint",  # Spark has no unsigned types: take the next larger one
+    pa.uint8(): "smallint",  # Spark has no unsigned types, so a larger signed type is used
     pa.uint16(): "int",
     pa.uint32(): "bigint",
     pa.uint64(): "decimal(20,0)",

@@ -91,7 +91,7 @@ class _Waiting:
 
         :raises WalSinkError: see `wait_until_flushed`.
         """
-        # Before the reports are read: a pass that ends in between has reported.
+        # Call `has_tried` before the reports are read: a pass that has ended has written its report.
         tried = {target.name: has_tried(target.name) for target in self._targets()}
         self._state = self._read()
         lacking = [target for target in self._targets() if target.mark.epoch < self._goal]

@@ -452,7 +452,7 @@ def adopt(state: State, log_id: str, checkpoint: str, actor: Actor) -> State:
     """
     run = state.run
     if run is not None and checkpoint != state.checkpoint:
-        run = msgspec.structs.replace(run, run_id="")  # its options stay, for commands
+        run = msgspec.structs.replace(run, run_id="")  # commands use the options, which stay
     return _next(
         state,
         actor,

@@ -117,8 +117,8 @@ class Publisher:
                 self.checkpoint.url,
             )
             return None
-        # In the order in which Spark wrote them. If a power loss left offsets/N without commits/N-1, Spark
-        # would continue with N, and the checkpoint would look as if it had been set back.
+        # The order is that in which Spark wrote the files. If a power loss left offsets/N without
+        # commits/N-1, Spark would continue with N, and the checkpoint would look as if it had been set back.
         self.checkpoint.make_durable([f"commits/{epoch - 1}", f"offsets/{epoch}"])
         manifest = new_manifest(
             batch,
@@ -190,7 +190,7 @@ class Publisher:
             last = self.checkpoint.last_commit()
             begins_after = last if self.begins_after is None else self.begins_after
             made = protocol.create(opening, uuid.uuid4().hex, begins_after, self._actor())
-            advance(self.store, None, made)  # False if another run was faster
+            advance(self.store, None, made)  # no effect if another run was faster
         self.checkpoint.create_log_url(self.store.url)
         refuse_other_log(self.store, self.checkpoint)
         opened = update(

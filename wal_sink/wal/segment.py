@@ -156,7 +156,7 @@ def read_segment(
                 yield batch.slice(first, last - first)
             rows += batch.num_rows
             if rows >= stop < ref.rows:
-                return  # only a reader of the last row can check the number of rows
+                return  # the number of rows is checked by the reader of the last row
     if rows != ref.rows:
         raise CorruptLog(
             f"Segment {store.url}/{ref.path} has {rows} rows, and its manifest says {ref.rows}.",
