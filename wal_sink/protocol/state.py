@@ -534,9 +534,9 @@ def _targets_of_run(state: State, names: tuple[str, ...], now_us: int) -> tuple[
         raise OptionError(
             f"The query names other targets than the log, which has {former}. Epoch {last.epoch} is not in"
             f" {', '.join(lacking) or 'every target'} yet, and would be lost.",
-            f"Start once with the former targets, {former}, until `wal-sink status CHECKPOINT` shows no lag."
-            " Then start with the new targets. To drop a target that is dead:"
-            " `wal-sink give-up CHECKPOINT --target NAME`.",
+            "Run `wal-sink flush CHECKPOINT`, and start the query again. If the error repeats, Spark has not"
+            f" completed the epoch: start the query once with the former targets, {former}."
+            " To drop a target that is dead: `wal-sink give-up CHECKPOINT --target NAME`.",
         )
     return opened
 

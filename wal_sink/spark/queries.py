@@ -257,8 +257,8 @@ class Queries(CheckpointListener):
                 )
             if self.flushes_here and flush.query_id in running and not exiting:
                 logger.warning(
-                    "query %s still runs, and nothing flushes it now. Its epochs stay in the log. To keep"
-                    " the block open, wait for the query in it: query.awaitTermination()",
+                    "query %s still runs, and nothing flushes it now. Its epochs stay in the log. If"
+                    " the block ended too early, wait for the query in it: query.awaitTermination()",
                     flush.query_id,
                 )
 

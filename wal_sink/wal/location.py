@@ -277,9 +277,10 @@ def log_errors(url: str) -> Iterator[None]:
             raise _unavailable(f"The log {url}", error, remedy) from error
         raise LogFull(
             f"The disk of {url} is full: {error}",
-            "Nothing is lost, and what was half written is deleted. Free space there, then start the query"
-            " again: Spark computes the epoch again. A wal.maxBytes below the size of the disk stops the"
-            " query before it is full.",
+            "Nothing is lost, and what was half written is deleted. Free space there, for example by"
+            " `wal-sink flush CHECKPOINT --option wal.retention=0`, which deletes flushed epochs. Then start"
+            " the query again: Spark computes the epoch again. A wal.maxBytes below the size of the disk"
+            " stops the query before it is full.",
         ) from error
 
 
