@@ -26,7 +26,6 @@ class Delta(FileStore):
     def options(self, table: str) -> Mapping[str, str]:
         """Return the options of the sink for a table."""
         return {
-            "target": "wal_sink.demo.delta:PausingDelta",
             "delta.path": self._path(table),
             "createTable": "true",
         }

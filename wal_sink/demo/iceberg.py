@@ -34,7 +34,6 @@ class Iceberg(FileStore):
         """Return the options of the sink for a table."""
         catalog = {f"iceberg.catalog.{name}": value for name, value in self._properties.items()}
         return {
-            "target": "wal_sink.demo.iceberg:PausingIceberg",
             "table": f"demo.{table}",
             "createTable": "true",
             "iceberg.catalog.name": _CATALOG,

@@ -211,7 +211,6 @@ class Kafka(RowStore):
     def options(self, table: str) -> Mapping[str, str]:
         """Return the options of the sink for a topic."""
         return {
-            "target": "wal_sink.demo.kafka:PausingKafka",
             "kafka.bootstrap.servers": self.address,
             "topic": table,
         }

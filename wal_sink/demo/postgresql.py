@@ -403,7 +403,6 @@ class Postgresql(RowStore):
     def options(self, table: str) -> Mapping[str, str]:
         """Return the options of the sink for a table."""
         return {
-            "target": "wal_sink.demo.postgresql:PausingPostgresql",
             "postgresql.uri": self.address,
             "table": table,
             "createTable": "true",

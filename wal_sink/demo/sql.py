@@ -26,7 +26,6 @@ class Sql(FileStore):
     def options(self, table: str) -> Mapping[str, str]:
         """Return the options of the sink for a table."""
         return {
-            "target": "wal_sink.demo.sql:PausingSql",
             "sql.url": self._url(table),
             "table": table,
             "createTable": "true",

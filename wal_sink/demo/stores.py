@@ -57,7 +57,7 @@ class Store(ABC):
 
     @abstractmethod
     def options(self, table: str) -> Mapping[str, str]:
-        """Return the options of the sink for a table. Its target pauses at the points of `pauses`."""
+        """Return the options of the sink for a table, without the option `target`."""
 
     def converted(self, rows: DataFrame) -> DataFrame:
         """Return the rows with the columns that the store accepts."""
@@ -178,14 +178,18 @@ class Stores(NamedTuple):
         return msgspec.json.encode({store.target: store.address for store in self.all}).decode()
 
     def options(self, table: str) -> Mapping[str, str]:
-        """Return the options of the sink for a table, with the prefix of each target if there are several."""
+        """Return the options of the sink for a table, with the prefix of each target if there are several.
+
+        The target of the first store is its class of `wal_sink.demo` that pauses, such as `PausingDelta`.
+        """
+        kind = type(self.first)
+        pausing = f"{kind.__module__}:Pausing{kind.__name__}"
         if len(self.all) == 1:
-            return self.first.options(table)
+            return {"target": pausing, **self.first.options(table)}
         merged = {"targets": ",".join(target_name(store) for store in self.all)}
         for store in self.all:
-            own = dict(store.options(table))
-            if store is not self.first:
-                own["target"] = store.target  # replaces the target that pauses
+            own = {"target": pausing if store is self.first else store.target}
+            own |= store.options(table)
             merged |= {f"{target_name(store)}.{option}": value for option, value in own.items()}
         return merged
 
