@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import re
 import shlex
 import socket
 import threading
@@ -213,8 +212,7 @@ class EmbeddedCassandra(Child, Node):
         conf = self.folder / "conf"
         for folder in (conf, self.log.parent, self.folder / "scratch"):
             folder.mkdir(parents=True, exist_ok=True)
-        settings = in_4_0(self._settings) if self.version.startswith("4.0.") else self._settings
-        (conf / "cassandra.yaml").write_text(json.dumps(settings, indent=1))
+        (conf / "cassandra.yaml").write_text(json.dumps(self._settings, indent=1))
         (conf / "logback.xml").write_text(_LOGBACK)
         java = java_command(OPENED.split())
         artifact = maven.Artifact("org.apache.cassandra", "cassandra-all", self.version)
@@ -231,19 +229,6 @@ class EmbeddedCassandra(Child, Node):
             f"-Dlogback.configurationFile={conf / 'logback.xml'}",
             *("-cp", f"{jars}/*", "org.apache.cassandra.service.CassandraDaemon"),
         ]
-
-
-def in_4_0(settings: Mapping[str, object]) -> dict[str, object]:
-    """Return settings for Cassandra 4.0, where the name of a duration ends with its unit, as in `_in_ms`."""
-    settings_in_4_0: dict[str, object] = {}
-    for name, value in settings.items():
-        duration = re.fullmatch(r"(\d+)(ms|s)", str(value))
-        if duration:
-            milliseconds = int(duration[1]) * (1 if duration[2] == "ms" else 1_000)
-            settings_in_4_0[f"{name}_in_ms"] = milliseconds
-        else:
-            settings_in_4_0[name] = value
-    return settings_in_4_0
 
 
 _KEYSPACE = "travel"
@@ -293,7 +278,6 @@ class Cassandra(RowStore):
         return {
             "createTable": "true",
             **keys,
-            "target": "wal_sink.demo.cassandra:PausingCassandra",
             "cassandra.contactPoints": _HOST,
             "cassandra.port": self.address,
             "keyspace": _KEYSPACE,
