@@ -100,32 +100,14 @@ class Broker(Child):
                 "enable.auto.commit": False,
             }
         )
-        records = []
         try:
             numbers = consumer.list_topics(topic, timeout=30).topics[topic].partitions
             partitions = [TopicPartition(topic, number, 0) for number in numbers]
             ends = self._ends(partitions)
             consumer.assign(partitions)
-            answered_s, at_open = time.monotonic(), set[int]()
-            while ends:
-                message = consumer.poll(0.1)
-                if message is None:
-                    waited_s = time.monotonic() - answered_s
-                    if waited_s > _OPEN_S and ends.keys() <= at_open:
-                        break
-                    assert waited_s < _ANSWER_S, f"{topic} does not answer"
-                    continue
-                answered_s = time.monotonic()
-                number = message.partition()
-                if not message.error():
-                    records.append((message.key(), message.value()))
-                elif message.offset() >= ends.get(number, 0):
-                    ends.pop(number, None)
-                else:
-                    at_open.add(number)
+            return [(message.key(), message.value()) for message in _messages(consumer, ends)]
         finally:
             consumer.close()
-        return records
 
     def _ends(self, partitions: Sequence[Any]) -> dict[int, int]:
         """Return the offset after the last record of each partition, including those of open transactions."""
@@ -183,6 +165,33 @@ class Broker(Child):
         except KafkaException as error:
             return str(error)
         return None
+
+
+def _messages(consumer: Any, ends: Mapping[int, int]) -> Iterator[Any]:
+    """Yield the records of a consumer's partitions.
+
+    :param ends: the offset after the last record of each partition, including those of open transactions.
+    """
+    unread, blocked = (
+        set(ends),
+        set[int](),
+    )  # an open transaction blocks a reader of committed records
+    answered_s = time.monotonic()
+    while unread:
+        message = consumer.poll(0.1)
+        if message is None:
+            waited_s = time.monotonic() - answered_s
+            if waited_s > _OPEN_S and unread <= blocked:
+                return
+            assert waited_s < _ANSWER_S, "the broker does not answer"
+            continue
+        answered_s, partition = time.monotonic(), message.partition()
+        if not message.error():
+            yield message
+        elif message.offset() >= ends[partition]:  # every error is the end of a partition
+            unread.discard(partition)
+        else:
+            blocked.add(partition)
 
 
 class PausingKafka(Pausing, KafkaTarget):
