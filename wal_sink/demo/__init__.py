@@ -1,1 +1,1 @@
-"""Streams real flights under SIGKILL, beside what people do today: `wal-sink demo`."""
+"""The command `wal-sink demo`: streams flights under SIGKILL by wal_sink, and by `foreachBatch`."""

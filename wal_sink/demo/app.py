@@ -40,7 +40,7 @@ class Application(msgspec.Struct, frozen=True, kw_only=True):
 
     folder: str
     addresses: str
-    """`Stores.addresses`."""
+    """The value of `Stores.addresses`."""
     remote: str = ""
     """URL of a Spark Connect server; empty for a session in this process."""
     failover: bool = False

@@ -49,7 +49,7 @@ _CSV_NAMES = {
 """The names of columns in the package, if they differ from the names in the demo."""
 
 FLIGHTS_SCHEMA = ", ".join(f"{name} {spark_type}" for name, spark_type in _TYPES.items())
-"""The schema for Spark."""
+"""The names and types of the columns, as Spark's schema text."""
 
 FLIGHTS_COLUMNS = tuple(_TYPES)
 
@@ -111,11 +111,11 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     """A streaming query from a folder of files to a table."""
 
     name: str
-    """Its name in the output of the demo."""
+    """The name of the query in the output of the demo."""
     sink: Literal["wal_sink", "foreachBatch"]
     table: str
     source: str
-    """Folder of the source, below the folder of the demo."""
+    """The folder of the source, relative to the folder of the demo."""
     select: tuple[str, ...]
     """The columns of the table, as SQL expressions over the source."""
     columns: tuple[str, ...]
@@ -123,7 +123,7 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def checkpoint(self) -> str:
-        """Folder of the checkpoint, below the folder of the demo."""
+        """The folder of the checkpoint, relative to the folder of the demo."""
         return f"checkpoints/{self.table}"
 
 
@@ -167,7 +167,7 @@ STOP_FILE = "stop"
 """Name of a file in the folder of the demo. The queries of the failover end when the file exists."""
 
 _MANY_ROWS, _MANY_EPOCHS, _FEW_EPOCHS = 10_000, 24, 6
-"""From `_MANY_ROWS` rows on, a source has `_MANY_EPOCHS`. An epoch takes about a second."""
+"""A source with fewer than `_MANY_ROWS` rows has few epochs, since an epoch takes about a second."""
 
 
 def epochs(rows: int) -> int:

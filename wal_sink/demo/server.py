@@ -60,7 +60,7 @@ class AnyServer(ABC):
         self.close()
 
     def start(self) -> Self:
-        """Start the server unless it runs, and wait until it answers. The terminal shows the seconds.
+        """Start the server unless it runs, and wait until it answers. The terminal shows the elapsed time.
 
         :raises DidNotStart: the server ended or did not answer in time, or another process has its port.
         """

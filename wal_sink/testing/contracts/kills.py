@@ -89,8 +89,8 @@ class KillsContract(RowsContract):
         """Play a query without a fault, and then a query for each fault.
 
         :param make_query: makes the query of a play.
-        :param faults_at: makes the fault at the operation with a number; None makes no fault.
-        :param choose: returns the numbers of the operations that get a fault, from the names of all.
+        :param faults_at: makes a fault at the operation with this number; for None it makes no fault.
+        :param choose: gets the names of all operations, and returns the numbers of those that get a fault.
         """
         expected: Table = {}
         faultless = faults_at(None)
@@ -155,12 +155,12 @@ class PlayedKills(PlayedQuery):
         """Do nothing. A suite may override this to change the table after all epochs are published."""
 
     def partitions(self, epoch: int) -> tuple[list[Record], list[Record]]:
-        """Return the rows of an epoch. If the table has a key, both epochs write one row with one key."""
+        """Return the rows of an epoch. If the table has a key, the epochs write one row with the same key."""
         k, n = self.query_id, 0 if self.idempotent else epoch
         return [(k, n, epoch, "x"), (k, 10 + epoch, epoch, None)], [(k, 20 + epoch, epoch, "y")]
 
     def rows(self, last: int) -> Table:
-        """Return the table's rows of the epochs up to `last`."""
+        """Return the rows that the table must have after the epochs up to `last`."""
         parts = [part for epoch in range(last + 1) for part in self.partitions(epoch)]
         return {(str(k), int(n or 0)): (v, t) for part in parts for k, n, v, t in part}
 

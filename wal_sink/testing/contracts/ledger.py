@@ -133,7 +133,7 @@ class LedgerContract(Suite):
     def test_ledger_row_is_replaced_whole(
         self, target: Target, session: Session, query_id: str
     ) -> None:
-        """An update changes all cells, some cells, or no cell, which some drivers count as no changed row."""
+        """Updates change all cells, some cells or no cell. A driver may report that no row was changed."""
         row, last = row_of(session), following(row_of(session), 3)
         for new in (
             following(row, 3),

@@ -1,8 +1,8 @@
 """Contract suites for targets that declare the option `operationColumn`, also with `unavailableValue`.
 
 An author derives one of them in addition to the suite of the session. The fixture `target` sets
-`operationColumn=COLUMN` and `operations=OPERATIONS`, and leaves nulls unset. The table is empty, and has the
-columns of `rows.WITH_DOUBLE` and the key (k, n).
+`operationColumn=COLUMN` and `operations=OPERATIONS`. It leaves an option such as `nulls` at `unset`. The
+table is empty, and has the columns of `rows.WITH_DOUBLE` and the key (k, n).
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ FIELDS = pa.schema([(COLUMN, pa.string()), *SCHEMA])
 
 
 class DeletesContract(Suite):
-    """The suite for targets with the option `operationColumn`, for any kind of session.
+    """The suite for targets with the option `operationColumn`.
 
-    Each window starts after the end of the previous window.
+    The windows of a test do not overlap, so the suite fits every kind of session.
     """
 
     @pytest.fixture
