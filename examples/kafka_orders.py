@@ -63,9 +63,10 @@ def stream() -> None:
         .option("kafka.bootstrap.servers", KAFKA)
         .option("subscribe", TOPIC)
         .option("startingOffsets", "earliest")
-        # Without it Spark reads aborted transactions, too.
+        # Without this option Spark reads aborted transactions, too.
         .option("kafka.isolation.level", "read_committed")
-        # "true": the query fails if Kafka has deleted records that it has not read. "false": it skips them.
+        # "true": the query fails if Kafka has deleted records before the query has read them. "false": the
+        # query skips such records.
         .option("failOnDataLoss", os.environ.get("FAIL_ON_DATA_LOSS", "true"))
         .option("maxOffsetsPerTrigger", 1_000)
         .load()

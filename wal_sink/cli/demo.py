@@ -134,7 +134,6 @@ def _run_kills(
     *,
     connect: bool,
 ) -> Report:
-    """Run the demo, with a progress bar for each query."""
     from wal_sink.demo.kills import run  # noqa: PLC0415 - imports packages of an extra
     from wal_sink.demo.queries import QUERIES  # noqa: PLC0415 - as above
 

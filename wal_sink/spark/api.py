@@ -443,7 +443,6 @@ def _find(
     wal: str | None,
     storage_options: Mapping[str, object] | None,
 ) -> Place:
-    """Find checkpoint and log of a query."""
     if isinstance(query_or_checkpoint, str):
         options = storage_options or {}
         query_id, location = find_by_checkpoint(query_or_checkpoint, wal, "wal=…", options, options)

@@ -93,14 +93,11 @@ class ConnectQueries:
         self._ending = threading.Event()
         watch = exposition.watch if exposition else None
 
-        def candidates() -> list[Candidate]:
-            return [followed.candidate for followed in self.flushing()]
-
+        follower = Follower(
+            lambda: [followed.candidate for followed in self.flushing()], logger.info, watch
+        )
         self._thread = threading.Thread(
-            target=Follower(candidates, logger.info, watch).run,
-            args=(self._ending.wait,),
-            name="wal_sink-follow",
-            daemon=True,
+            target=follower.run, args=(self._ending.wait,), name="wal_sink-follow", daemon=True
         )
         atexit.register(at_exit)
         logger.warning(
