@@ -175,7 +175,7 @@ def test_secret_option_is_warned_of(
     with wal_sink.register(remote):
         writer(remote, shop.source, options).start().stop()
     (line,) = [line for line in caplog.messages if "environment variables" in line]
-    assert "here postgresql.password and postgresql.uri" in line
+    assert "has sent postgresql.password and postgresql.uri" in line
     assert "Geheimnis" not in caplog.text
 
 

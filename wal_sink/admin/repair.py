@@ -177,7 +177,7 @@ def set_mark(query: Query, epoch: int, name: str, confirm: Confirm = agree) -> M
     lowest = max(state.trimmed, target.first - 1)
     if lowest > last:
         raise OptionError(
-            f"Spark has not completed epoch {lowest} yet, after which target {name} begins.",
+            f"Target {name} begins after epoch {lowest}, which Spark has not completed yet.",
             "Wait until Spark has completed the epoch.",
         )
     if not lowest <= epoch <= last:
@@ -258,7 +258,7 @@ def adopt(query: Query, confirm: Confirm = agree) -> Adopted:
     state, checkpoint, log = query.state(), query.checkpoint, query.store.url
     if state.query_id != query.query_id:
         raise WrongOwner(
-            f"{log} is the log of query {state.query_id}, and the checkpoint is that of query"
+            f"{log} is the log of query {state.query_id}, and the checkpoint belongs to query"
             f" {query.query_id}.",
             "Restore the log of this query. If it is lost, delete the folder of the log, and start the query"
             " again.",

@@ -77,8 +77,8 @@ class LogsUnder:
         query = find_query(checkpoint, place.logs, self._options)
         if query.query_id != place.query_id:
             raise WrongOwner(
-                f"The log {place.url} names the checkpoint {checkpoint}. This folder was deleted, and has"
-                f" the checkpoint of query {query.query_id} now.",
+                f"The log {place.url} names the checkpoint {checkpoint}. The former checkpoint was deleted,"
+                f" and the present one belongs to query {query.query_id}.",
                 "The pending epochs of this log are not flushed, since their `commits/` is gone."
                 f" {stand_in(place.url, 'LAST')} If nobody needs the rows, delete the log.",
             )

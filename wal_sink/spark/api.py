@@ -401,11 +401,11 @@ def _refuse_worker_python(spark: SparkSession) -> None:
     worker = shutil.which(str(Path(folder, python)) if "/" in python else python)
     if worker is None:
         raise OptionError(
-            f"Spark starts its Python workers with {python!r}, also some on the driver's host, where there is"
-            f" no such program (the folder is {folder}).",
-            "Set PYSPARK_PYTHON, or spark.pyspark.python, to a Python that is at the same path on every host,"
-            " the driver's too, and has wal_sink. Spark unpacks --archives on executors only: start the"
-            " application in a folder that has the same path.",
+            f"Spark starts its Python workers with {python!r}, some of them on the driver's host. This host"
+            f" has no such program (the current folder is {folder}).",
+            "Set PYSPARK_PYTHON, or spark.pyspark.python, to a Python with wal_sink that is at the same path"
+            " on every host, also on the driver's. Spark unpacks --archives on executors only: start the"
+            " application in a folder in which the same relative path exists.",
         )
     context, path, own_path = spark.sparkContext, Path(worker), Path(sys.executable)
     is_local = (context.master or "").startswith("local")

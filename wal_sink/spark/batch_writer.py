@@ -151,8 +151,8 @@ class BatchWriter:
             )
         if streaming_query.output_mode(query) == "complete":
             raise OptionError(
-                "The query has output mode complete: each batch is the whole result, which would be written"
-                " again every time, and rows that leave it would stay in the table.",
+                "The query has output mode complete: each batch is the whole result. The sink would write all"
+                " rows again for each batch, and rows that have left the result would stay in the table.",
                 'Use outputMode("update"): a batch then has the rows that have changed.',
             )
 

@@ -187,8 +187,9 @@ class ConnectQueries:
         self._options[query_id] = lowered(start.options)
         if secrets := _secrets(start.options):
             logger.warning(
-                "query %s: Spark writes what a Connect client sends in plain text into its event log and its"
-                " UI, here %s. Give secrets to the server as environment variables, and change these",
+                "query %s: Spark writes all that a Connect client sends in plain text into its event log and"
+                " UI. This client has sent %s. Change these secrets, and give secrets to the server as"
+                " environment variables",
                 query_id,
                 " and ".join(secrets),
             )
@@ -206,7 +207,7 @@ def unknown_place(query_id: str) -> OptionError:
         f"Query {query_id} was not started by this Connect client after wal_sink.register(spark), and the"
         " server does not report where its checkpoint is.",
         "Pass the location of its checkpoint: wal_sink.status(CHECKPOINT) or"
-        " wal_sink.await_flushed(CHECKPOINT). If this process does not reach that, run on a host that does:"
+        " wal_sink.await_flushed(CHECKPOINT). If this process does not reach it, run on a host that does:"
         "\nwal-sink status CHECKPOINT",
     )
 
@@ -266,7 +267,7 @@ def _opened(options: Mapping[str, str]) -> Place:
             query_id, log = checkpoint.query_id(), checkpoint.log_url()
     except CheckpointNotVisible as error:
         raise CheckpointNotVisible(
-            f"{error.what} The server has it, and this Connect client reads its own file systems.",
+            f"{error.what} The server reaches it, but this Connect client reads its own file systems.",
             f"On a host that reaches it, run:\nwal-sink status {place}",
         ) from error
     if log is not None and wal and not is_absolute:

@@ -287,7 +287,7 @@ class Queries(CheckpointListener):
         elif self.flushes_here and streaming_query.started_query(query, FORMAT, options_at):
             logger.warning(
                 "query %s has started after the end of its block, so nothing flushes it. Its epochs stay in"
-                " the log. Call wal_sink.register(spark), which flushes it as well",
+                " the log. Call wal_sink.register(spark), which flushes it, too",
                 query_id,
             )
 

@@ -87,7 +87,8 @@ def refuse_layout(query_id: str, asked: Mapping[str, str]) -> None:
             remedy += " A table that createTable makes is partitioned by"
             remedy += f' .option("partitionColumns", "{columns}").'
         raise OptionError(
-            f"Query {query_id} was started with {method}({columns}), which Spark gives to no Python sink.",
+            f"Query {query_id} was started with {method}({columns}), which Spark does not pass to a Python"
+            " sink.",
             remedy,
         )
 
@@ -140,8 +141,8 @@ def failure_in(text: str) -> WalSinkError | None:
     if (match := _NO_MEMORY.search(text)) is not None:
         return WalSinkError(
             f"A Python worker of Spark has ended, or got no memory: {match[0]}",
-            "Leave out spark.sql.planner.pythonExecution.memory, or make it 4g: it bounds address space, of"
-            " which libraries reserve more than they use. In a task the bound is"
+            "Leave out spark.sql.planner.pythonExecution.memory, or make it 4g: the setting bounds address"
+            " space, and libraries reserve more address space than they use. In a task the bound is"
             " spark.executor.pyspark.memory. If neither is set, the worker's last message is in the standard"
             " error of Spark's process. A system that is short of memory ends a worker without a message.",
         )

@@ -43,8 +43,8 @@ def arrow_schema(schema: StructType) -> pa.Schema:
             raise SchemaMismatch(
                 f"Column {column.name} is {column.dataType.simpleString()}, which Spark does not pass"
                 " to Python unchanged.",
-                "Convert it to a string in the query: a variant by F.to_json, others by .cast. Or leave it"
-                " out.",
+                "Convert it to a string in the query: a variant by F.to_json, other types by .cast. Or leave"
+                " it out.",
             )
         fields.append(field)
     return pa.schema(fields)
