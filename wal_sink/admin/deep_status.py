@@ -118,7 +118,7 @@ class _Inspection:
 
     @contextlib.contextmanager
     def finding(self, target: str = "", epoch: int | None = None) -> Iterator[None]:
-        """Add an error that the block raises to the findings."""
+        """Catch an error of the block, and add it to the findings."""
         try:
             yield
         except WalSinkError as error:

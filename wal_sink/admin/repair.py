@@ -54,7 +54,7 @@ def give_up(query: Query, epoch: int | None, name: str, confirm: Confirm = agree
 
     :param epoch: the next epoch of the target; None to give up the target itself.
     :param name: the target; empty for every target that lacks the epoch.
-    :raises OptionError: epoch and target are missing, or the epoch cannot be given up.
+    :raises OptionError: neither an epoch nor a target is named, or the epoch cannot be given up.
     """
     if epoch is None and not name:
         raise OptionError(

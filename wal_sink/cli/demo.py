@@ -1,4 +1,4 @@
-"""`wal-sink demo`: streams real flights under SIGKILL, by wal_sink and by `foreachBatch`."""
+"""`wal-sink demo`: streams real flights by wal_sink and by `foreachBatch`, and kills the driver."""
 
 from __future__ import annotations
 

@@ -64,8 +64,8 @@ V = TypeVar("V")
 def without_jvm(value: V, *also: type[Exception]) -> Callable[[Callable[P, T]], Callable[P, T | V]]:
     """Decorate a function to return `value` if the session is stopped, or its JVM does not answer.
 
-    A KeyboardInterrupt is raised, also if py4j replaces it by an OSError (0.10.9.9). py4j does so since
-    Spark's handler of SIGINT uses the connection that the signal interrupts.
+    The decorated function raises KeyboardInterrupt even if py4j has replaced it by an OSError (0.10.9.9).
+    The reason is Spark's handler of SIGINT, which uses the connection that the signal interrupts.
 
     :param also: further exceptions that a stopped context raises.
     """
