@@ -198,50 +198,21 @@ class IcebergTable:
         :param epochs: the epochs of the files' rows, such as "3 to 7", for the summary of their snapshot.
         :raises CommitFailedException: a conflict (`is_conflict`).
         """
-        base, io = self.metadata, self._table.io
+        base = self.metadata
         former, row = self._stored(tag)
         replaced = None if former is None else former.snapshot_id
         rows = None if row is None else row.rows
+        sequence = base.next_sequence_number()
         updates: list[TableUpdate] = []
         written: list[str] = []
-        sequence = base.next_sequence_number()
         if files:
             summary = {"wal-sink.query": tag, "wal-sink.epochs": epochs}
-            # pyiceberg's own producer makes the snapshot of the rows: manifest, manifest list, totals.
-            transaction = self._table.transaction()
-            append = transaction._append_snapshot_producer(summary)  # noqa: SLF001 -- merges manifests if a table property says so
-            append._compression = _CODEC  # noqa: SLF001 -- pyiceberg may lack the codec of the table
-            for file in files:
-                file.spec_id = base.default_spec_id
-                append.append_data_file(file)
-            (added, head), _ = append._commit()  # noqa: SLF001 -- `commit` would add pyiceberg's conditions
-            updates += [added, self._with_retention(head)]
-            written += append._written_manifests + append._written_manifest_lists  # noqa: SLF001
-            rows = append.snapshot_id
+            updates, written, rows = self._snapshot_of_rows(files, summary)
             sequence += 1
-        location = self._table.location_provider().new_metadata_location(
-            f"wal-sink-{snapshot}-{sequence}.avro"
-        )
-        with write_manifest_list(
-            FORMAT, io.new_output(location), snapshot, replaced, sequence, _CODEC
-        ):
-            pass  # no files
-        written.append(location)
+        ledger = self._snapshot_of_ledger(snapshot, replaced, sequence, _Row(ledger=new, rows=rows))
+        written.append(ledger.manifest_list)
         updates += [
-            AddSnapshotUpdate(
-                snapshot=Snapshot(
-                    snapshot_id=snapshot,
-                    # Only with a parent does a catalog refuse a sequence number that is no longer new.
-                    parent_snapshot_id=replaced or self._head(),
-                    sequence_number=sequence,
-                    manifest_list=location,
-                    summary=Summary(
-                        Operation.APPEND,
-                        **{_ROW: msgspec.json.encode(_Row(ledger=new, rows=rows)).decode()},
-                    ),
-                    schema_id=base.current_schema_id,
-                )
-            ),
+            AddSnapshotUpdate(snapshot=ledger),
             SetSnapshotRefUpdate(
                 ref_name=tag,
                 type=SnapshotRefType.TAG,
@@ -263,20 +234,57 @@ class IcebergTable:
         self.sync()
         if former:
             with contextlib.suppress(Exception):  # an empty file that no snapshot names
-                io.delete(former.manifest_list)
+                self._table.io.delete(former.manifest_list)
+
+    def _snapshot_of_rows(
+        self, files: Sequence[DataFile], summary: dict[str, str]
+    ) -> tuple[list[TableUpdate], list[str], int]:
+        """Write the manifests of a snapshot that adds files to the main branch.
+
+        pyiceberg's own producer writes them. It omits the retention settings of the branch.
+
+        :returns: the updates for the commit, the paths of the manifests, and the id of the snapshot.
+        """
+        transaction = self._table.transaction()
+        append = transaction._append_snapshot_producer(summary)  # noqa: SLF001 -- merges manifests if a table property says so
+        append._compression = _CODEC  # noqa: SLF001 -- pyiceberg may lack the codec of the table
+        for file in files:
+            file.spec_id = self.metadata.default_spec_id
+            append.append_data_file(file)
+        (added, head), _ = append._commit()  # noqa: SLF001 -- `commit` would add pyiceberg's conditions
+        if branch := self.metadata.refs.get(MAIN_BRANCH):
+            head = head.model_copy(update={name: getattr(branch, name) for name in _RETENTION})
+        written = append._written_manifests + append._written_manifest_lists  # noqa: SLF001
+        return [added, head], written, append.snapshot_id
+
+    def _snapshot_of_ledger(
+        self, snapshot: int, replaced: int | None, sequence: int, row: _Row
+    ) -> Snapshot:
+        """Write the empty manifest list of a snapshot with the ledger row, and return the snapshot.
+
+        :param replaced: the id of the former snapshot. None if the query has no ledger row yet.
+        """
+        location = self._table.location_provider().new_metadata_location(
+            f"wal-sink-{snapshot}-{sequence}.avro"
+        )
+        output = self._table.io.new_output(location)
+        with write_manifest_list(FORMAT, output, snapshot, replaced, sequence, _CODEC):
+            pass  # no files
+        return Snapshot(
+            snapshot_id=snapshot,
+            # Only with a parent does a catalog refuse a sequence number that is no longer new.
+            parent_snapshot_id=replaced or self._head(),
+            sequence_number=sequence,
+            manifest_list=location,
+            summary=Summary(Operation.APPEND, **{_ROW: msgspec.json.encode(row).decode()}),
+            schema_id=self.metadata.current_schema_id,
+        )
 
     def sync(self) -> None:
         """Make the version that was read survive a power loss. Its writer may have died before it did so."""
         with contextlib.suppress(FileNotFoundError):  # deleted after a newer commit
             self.files.sync([self._table.metadata_location])
         _sync_catalog(self._table.catalog)
-
-    def _with_retention(self, head: SetSnapshotRefUpdate) -> SetSnapshotRefUpdate:
-        """Keep the retention settings of the main branch. pyiceberg's update would remove them."""
-        branch = self.metadata.refs.get(MAIN_BRANCH)
-        return head.model_copy(
-            update={} if branch is None else {name: getattr(branch, name) for name in _RETENTION}
-        )
 
     def _head(self) -> int | None:
         ref = self.metadata.refs.get(MAIN_BRANCH)
