@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -168,33 +168,41 @@ def _with_known_values(
     }
     after_delete = [False] * len(rows)
     if any(pc.any(flag).as_py() for flag in flags.values()):
-        row_keys = [*zip(*(rows[key].to_pylist() for key in keys), strict=True)]
-        deletes, unavailable = (
-            rows[DELETED].to_pylist(),
-            {n: f.to_pylist() for n, f in flags.items()},
-        )
-        # By column: for each row the position of the row whose value it gets.
-        sources = {name: [*range(len(rows))] for name in flags}
-        known, deleted = dict[tuple[Any, ...], dict[str, int]](), set[tuple[Any, ...]]()
-        for row, key in enumerate(row_keys):
-            if deletes[row]:
-                known.pop(key, None)
-                deleted.add(key)
-            after_delete[row] = key in deleted
-            values = known.setdefault(key, {})
-            for name, flag in unavailable.items():
-                if flag[row]:
-                    sources[name][row] = values.get(name, row)
-                elif not deletes[row]:
-                    values[name] = row
-        for name, flag in flags.items():
-            source = pa.array(sources[name])
+        sources, after_delete = _sources(rows, keys, flags)
+        for name, source in sources.items():
             rows = _replaced(rows, name, rows[name].take(source))
-            flags[name] = flag.take(source)
+            flags[name] = flags[name].take(source)
     for name, flag in flags.items():
         rows = _replaced(rows, flag_name(name), flag)
     partial = rows.append_column(AFTER_DELETE, pa.array(after_delete, pa.bool_()))
     return rows, partial.filter(either(flags.values())) if flags else partial.slice(0, 0)
+
+
+def _sources(
+    rows: pa.Table, keys: Sequence[str], flags: Mapping[str, pa.ChunkedArray]
+) -> tuple[dict[str, pa.Array], list[bool]]:
+    """Return from which row each row gets the value of a column.
+
+    :returns: by column, the position of that row, which is the row itself if the value is available or no
+        earlier row has it; and for each row True if it comes after a delete of its key.
+    """
+    deletes = rows[DELETED].to_pylist()
+    unavailable = {name: flag.to_pylist() for name, flag in flags.items()}
+    positions = {name: [*range(len(rows))] for name in flags}
+    after_delete, deleted = list[bool](), set[tuple[Any, ...]]()
+    known = dict[tuple[Any, ...], dict[str, int]]()
+    for row, key in enumerate(zip(*(rows[name].to_pylist() for name in keys), strict=True)):
+        if deletes[row]:
+            known.pop(key, None)
+            deleted.add(key)
+        after_delete.append(key in deleted)
+        newest = known.setdefault(key, {})
+        for name, flag in unavailable.items():
+            if flag[row]:
+                positions[name][row] = newest.get(name, row)
+            elif not deletes[row]:
+                newest[name] = row
+    return {name: pa.array(numbers) for name, numbers in positions.items()}, after_delete
 
 
 def _replaced(rows: pa.Table, name: str, values: pa.ChunkedArray) -> pa.Table:
