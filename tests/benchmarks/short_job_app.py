@@ -64,7 +64,7 @@ class Taken(msgspec.Struct, frozen=True):
 
 def counting(spark: SparkSession, writer: DataStreamWriter, _config: Config) -> None:
     """Run the job with a sink that only counts, which is the minimum of a Python sink."""
-    cloudpickle.register_pickle_by_value(counting_sink)
+    cloudpickle.register_pickle_by_value(counting_sink)  # type: ignore[no-untyped-call]
     spark.dataSource.register(counting_sink.CountingSource)
     _to_the_end(writer.format(counting_sink.FORMAT).start())
 

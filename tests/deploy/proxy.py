@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import socket
 import threading
 import time
 from collections.abc import Callable
 
-CONDITIONAL = b'"nonce"'
-"""Bytes that only requests for Cassandra's ledger row contain."""
+LEDGER_UPDATE = re.compile(rb"[0-9a-f]{64}\0\0\0\x24[0-9a-f-]{36}")
+"""Matches the request that updates a ledger row of Cassandra: the new digest, and the length and text of the
+query's id. The request executes a prepared statement, so it does not contain the name of the table.
+"""
 
 
 class Proxy:
@@ -29,15 +32,14 @@ class Proxy:
         """Delay of each chunk of an answer, in seconds."""
         self.bytes_per_s = 0
         """Limit for each connection and direction; 0 for no limit."""
-        self._marked = b""
-        self._at_marked: Callable[[], None] | None = None
+        self._at_update: Callable[[], None] | None = None
         self._losing: set[socket.socket] = set()
         self.lost = 0
         """Number of answers that were lost."""
         self.requests = 0
         """Number of chunks of requests."""
-        self.conditional = 0
-        """Number of chunks with `CONDITIONAL`."""
+        self.ledger_updates = 0
+        """Number of chunks with a `LEDGER_UPDATE`."""
 
     def start(self) -> None:
         """Accept connections."""
@@ -69,10 +71,9 @@ class Proxy:
             self._mute.clear()
             self.reset()
 
-    def at(self, marked: bytes, then: Callable[[], None]) -> None:
-        """Call a function after the next request with these bytes, and lose the answer."""
-        self._at_marked = then
-        self._marked = marked
+    def at_ledger_update(self, then: Callable[[], None]) -> None:
+        """Call a function after the next update of a ledger row, and lose the answer."""
+        self._at_update = then
 
     def _accept(self) -> None:
         assert self._listener is not None
@@ -92,10 +93,11 @@ class Proxy:
         with contextlib.suppress(OSError):
             while data := client.recv(65_536):
                 self.requests += 1
-                self.conditional += CONDITIONAL in data
-                then = self._at_marked if self._marked and self._marked in data else None
+                then = None
+                if LEDGER_UPDATE.search(data):
+                    self.ledger_updates += 1
+                    then, self._at_update = self._at_update, None
                 if then is not None:
-                    self._marked, self._at_marked = b"", None
                     self._losing.add(server)
                 self._pace(data)
                 server.sendall(data)

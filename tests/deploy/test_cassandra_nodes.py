@@ -20,7 +20,6 @@ from cassandra.query import SimpleStatement
 
 from state_backends import open_backend
 from tests.deploy.cassandra_nodes import REPLICATION, CassandraCluster, ClusterNode, until
-from tests.deploy.proxy import CONDITIONAL
 from tests.protocol.engine import SCHEMA, World
 from tests.support.deploy_table import Counted, Row
 from wal_sink.checkpoint.checkpoint import Checkpoint
@@ -306,7 +305,7 @@ def test_coordinator_killed_in_a_ledger_update_loses_nothing(
                 died.append(node)
 
         for node in cluster.nodes:
-            node.proxy.at(CONDITIONAL, lambda node=node, dies=dies: dies(node))  # type: ignore[misc]
+            node.proxy.at_ledger_update(lambda node=node, dies=dies: dies(node))  # type: ignore[misc]
         until(lambda died=died: bool(died))  # type: ignore[misc]
         all_go_on(streams)
         died[0].start()
@@ -321,7 +320,7 @@ def test_network_faults_lose_and_double_nothing(
     lost = sum(node.proxy.lost for node in cluster.nodes)
     for _ in range(10):
         for node in cluster.nodes:
-            node.proxy.at(CONDITIONAL, lambda: None)
+            node.proxy.at_ledger_update(lambda: None)
         count = sum(node.proxy.lost for node in cluster.nodes)
         until(lambda count=count: sum(n.proxy.lost for n in cluster.nodes) > count)  # type: ignore[misc]
     all_go_on(streams)
