@@ -54,7 +54,7 @@ def test_many_queries_in_one_driver_leak_nothing(
     lines = (tmp_path / MEASURED).read_text().splitlines()
     first, *_, last, after = map(json.loads, lines)
     assert last["threads"] <= first["threads"] + 5 <= 7 * QUERIES
-    assert last["sockets"] <= first["sockets"] + 5 <= 4 * QUERIES
+    assert last["sockets"] <= first["sockets"] + 5 <= 4 * QUERIES + 20
     assert last["megabytes"] <= first["megabytes"] * 1.2
     assert QUERIES <= proxy.ledger_updates <= 2 * QUERIES * EPOCHS + 10
     assert after["threads"] <= 2, "threads outlive their queries"
