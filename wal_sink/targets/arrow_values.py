@@ -23,7 +23,6 @@ from wal_sink.model.plan import is_array
 
 TRUE = pa.nulls(1).is_null()[0]
 
-
 FALSE = pa.nulls(1).is_valid()[0]
 
 
@@ -152,7 +151,6 @@ def _is_utf8(values: pa.Array) -> bool:
 _DAYS = -719_162, 2_932_896
 """0001-01-01 and 9999-12-31, in days since 1970."""
 
-
 _PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 
 
@@ -197,23 +195,17 @@ def outside(values: pa.Array, first: int, last: int) -> pa.Array:
 
 _HEX = "[0-9a-fA-F]"
 
-
 UUID_PATTERN = rf"\A{_HEX}{{8}}-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{12}}\z"
 """A UUID, written as text."""
 
-
 _VERSION_1_PATTERN = rf"\A{_HEX}{{8}}-{_HEX}{{4}}-1{_HEX}{{3}}-{_HEX}{{4}}-{_HEX}{{12}}\z"
 
-
 _UUID_BYTES = r"(?s)\A.{16}\z"
-
 
 _VERSION_1_BYTES = r"(?s)\A.{6}[\x10-\x1f].{9}\z"
 """A UUID of version 1 as bytes. The upper half of the seventh byte is the version."""
 
-
 _UUID = pa.binary(16)
-
 
 _NO_UUID = text("00000000-0000-0000-0000-000000000000")
 
@@ -262,18 +254,14 @@ def _in_bytes(column: pa.Array) -> bool:
 MOST_CHARACTERS = 4_000
 """The most characters of a number that is written as text. Python parses at most 4,300 digits."""
 
-
 WHOLE = r"\A[+-]?[0-9]+\z"
 """A whole number."""
-
 
 WHOLE_ONCE = r"\A(0|-?[1-9][0-9]*)\z"
 """A whole number without plus sign and leading zeros. So each number has one text."""
 
-
 DECIMAL = r"\A[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,4})?\z"
 """A number with or without a fraction, and with or without an exponent."""
-
 
 DECIMAL_ONCE = r"\A(0|-?([1-9][0-9]*|(0|[1-9][0-9]*)\.[0-9]*[1-9]))\z"
 """A number without plus sign, exponent, leading zeros and zeros at the end of a fraction. So each number has

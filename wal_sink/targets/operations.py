@@ -88,7 +88,6 @@ Operations = Annotated[
 _DEFAULT: Mapping[str, Operation] = {UPSERT: UPSERT, DELETE: DELETE}
 _EXAMPLE = f'{OPERATIONS}={{"U": "{UPSERT}", "D": "{DELETE}"}}'
 
-
 BY_POSITION = (
     "the later of two rows with one key stays. In one micro-batch after a shuffle it may be either"
 )

@@ -29,7 +29,6 @@ _PARTITIONERS = {
 }
 """librdkafka's partitioners. Each sends a record without a key to a random partition."""
 
-
 _INSTEAD = {
     "acks enable.idempotence transactional.id retries max.in.flight.requests.per.connection": (
         "Leave it out: the sink sets it, since exactly-once depends on it."
