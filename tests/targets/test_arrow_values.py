@@ -54,7 +54,7 @@ IDS = pa.array([1, 2, 3, 4])
 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("begin", [0, 1])
-def test_row_with_invalid_utf8_is_named(case: str, begin: int) -> None:
+def test_error_names_the_row_with_invalid_utf8(case: str, begin: int) -> None:
     """The error names the first row and flags all, also in a slice of a larger batch."""
     column, bad = CASES[case]
     batch = pa.record_batch([IDS, column], names=["id", "c"]).slice(begin)
