@@ -169,8 +169,8 @@ def _refuse_other_target(raw: Mapping[str, str], kind: str) -> None:
         prefix, dot, _ = option.lower().partition(".")
         if dot and prefix not in prefixes and is_installed(prefix):
             raise OptionError(
-                f"Option {option} is for target {prefix}, and the query writes to another one.",
-                f'Add .option("target", "{prefix}") to write there; otherwise leave it out.',
+                f"Option {option} is for target {prefix}, and the query writes to another target.",
+                f'Add .option("target", "{prefix}") to write there; otherwise leave the option out.',
             )
 
 
@@ -205,7 +205,7 @@ def target_names(raw: Mapping[str, str]) -> tuple[str, ...]:
         if name in taken or is_installed(name):
             raise OptionError(
                 f"Option targets names {name}, and other options begin with this name.",
-                f"Choose another name, such as to_{name}, and begin its options with that.",
+                f"Choose another name, such as to_{name}, and begin the target's options with the new name.",
             )
     refuse_repeated("targets", listed)
     return listed
@@ -250,7 +250,7 @@ def _several(raw: Mapping[str, str]) -> tuple[Destination, ...]:
         if _place(first) == _place(second):
             raise OptionError(
                 f"Targets {first.name} and {second.name} are the same table, {first.target.writes_to}.",
-                "Each row would be written there twice. Leave one of them out.",
+                "Each row would be written twice. Leave one of these targets out.",
             )
     return destinations
 
@@ -280,13 +280,13 @@ def _refuse_unnamed(shared: Mapping[str, str], own: Mapping[str, Mapping[str, st
             f"Option {option} belongs to no target: option targets is {', '.join(own)}.",
             f"Write the name of the target first: {' or '.join(meant)}."
             if meant
-            else "None of these targets has such an option. Leave it out.",
+            else "None of these targets has such an option. Leave the option out.",
         )
     refuse_unknown(shared, [*known, *(f"{name}.target" for name in own)])
 
 
 def _declared(options: Mapping[str, str]) -> Collection[str]:
-    """Return `target`, and the option names of the kind of target that it names, if this is installed."""
+    """Return the option names of one of several targets: `target`, and those of its kind, if installed."""
     kind = lowered(options).get("target", "").strip()
     return ("target", *(names(target_type(kind).options_type) if is_installed(kind) else ()))
 

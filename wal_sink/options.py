@@ -303,7 +303,7 @@ class Named(NamedTuple):
     option: str
     """The declared name of the option."""
     column: str = ""
-    """The column, in lower case, for an option that ends with `COLUMN`."""
+    """The column in lower case, if the option ends with `COLUMN`; otherwise empty."""
 
 
 def named(written: str, declared: Iterable[str]) -> Named | None:

@@ -21,7 +21,7 @@ class TargetInfo(NamedTuple):
     client: tuple[str, ...] = ()
     """The modules that the target's extra installs."""
     location: tuple[str, ...] = ("table",)
-    """The options that name the place of the rows, for people."""
+    """The options whose values name the table, the topic or the folder of the rows, for texts."""
 
     @property
     def package(self) -> str:

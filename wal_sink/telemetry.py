@@ -108,7 +108,7 @@ class FlushMetrics:
     def flushed(self, epochs: Sequence[FlushedEpoch], seconds: float | None) -> None:
         """Count a window after this process has moved the ledger row over it; called once for each window.
 
-        :param seconds: duration of the pass up to the ledger row's move; None if the answer was lost.
+        :param seconds: from the start of the pass to the move of the ledger row; None if the answer was lost.
         """
 
     def retried(self, kind: str) -> None:

@@ -254,7 +254,7 @@ def store_errors(what: str = "The log or the checkpoint") -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        remedy = "Repair the store that holds it, or its options; then try again."
+        remedy = "Repair the store, or correct the storage options; then try again."
         raise _unavailable(what, error, remedy) from error
 
 
@@ -271,16 +271,16 @@ def log_errors(url: str) -> Iterator[None]:
     except OSError as error:
         if error.errno not in {errno.ENOSPC, errno.EDQUOT}:
             remedy = (
-                "Nothing is lost. Repair the store that holds it, or its options, then start the query"
+                "Nothing is lost. Repair the store, or correct the storage options, then start the query"
                 " again: Spark computes the epoch again."
             )
             raise _unavailable(f"The log {url}", error, remedy) from error
         raise LogFull(
             f"The disk of {url} is full: {error}",
-            "Nothing is lost, and what was half written is deleted. Free space there, for example by"
+            "Nothing is lost, and half-written files are deleted. Free space there, for example by"
             " `wal-sink flush CHECKPOINT --option wal.retention=0`, which deletes flushed epochs. Then start"
             " the query again: Spark computes the epoch again. A wal.maxBytes below the size of the disk"
-            " stops the query before it is full.",
+            " stops the query before the disk is full.",
         ) from error
 
 
