@@ -210,7 +210,7 @@ class Checker:
         rows = 0
         if self.log.exists(last.manifest):
             data = self.log.get(last.manifest)
-            manifest = Manifest.from_file(data, last.manifest).manifest
+            manifest = Manifest.from_file(data, last.manifest)
             self.require(manifest_digest(data) == last.digest, f"{reason} names another manifest")
             rows = sum(segment.rows for segment in manifest.segments)
             segments = (*manifest.segments, *manifest.refused)

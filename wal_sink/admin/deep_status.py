@@ -189,7 +189,7 @@ class _Inspection:
             ]
             if needed_by:
                 with self.finding(epoch=epoch):
-                    self._read_epoch(reader.read(manifest).manifest, needed_by)
+                    self._read_epoch(reader.read(manifest), needed_by)
             if epoch - 1 <= after or not link.manifest:
                 return
             try:

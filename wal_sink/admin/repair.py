@@ -131,8 +131,7 @@ def _give_up_missing(
     path = paths.MANIFEST.path(paths.ManifestName(epoch, manifest.run_id))
     # As before every publication, in the order in which Spark wrote the files.
     query.checkpoint.make_durable([f"commits/{epoch - 1}", f"offsets/{epoch}", f"commits/{epoch}"])
-    published = create_manifest(store, path, manifest)
-    made = published.manifest.as_epoch_manifest(path, published.digest)
+    made = create_manifest(store, path, manifest)
 
     def publish(newest: State) -> State | None:
         if newest.last.as_predecessor() != made.predecessor and newest.last != made:

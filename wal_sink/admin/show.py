@@ -204,14 +204,14 @@ class _LogReader:
     def _manifest(self, epoch: int, path: str) -> Manifest:
         """Read a manifest, and compare it with its digest if it is in the chain."""
         if self._is_in_chain(epoch, path):
-            return self._reader.read(self._chain[epoch]).manifest
+            return self._reader.read(self._chain[epoch])
         data = read_object(self.store, path)
         if data is None:
             raise MissingManifest(
                 f"The manifest {self.store.url}/{path} was deleted during the command.",
                 "Run the command again.",
             )
-        return Manifest.from_file(data, f"{self.store.url}/{path}").manifest
+        return Manifest.from_file(data, f"{self.store.url}/{path}")
 
     def _is_in_chain(self, epoch: int, path: str) -> bool:
         return epoch in self._chain and self._chain[epoch].manifest == path

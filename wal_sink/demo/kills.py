@@ -184,7 +184,7 @@ def _manifests(store: LogStore, epoch: int) -> list[Manifest]:
     names = ((path, paths.MANIFEST.parse(path)) for path in store.list(paths.MANIFEST.folder))
     wanted = [path for path, name in names if name is not None and name.epoch == epoch]
     files = ((path, read_object(store, path)) for path in wanted)
-    return [Manifest.from_file(data, path).manifest for path, data in files if data is not None]
+    return [Manifest.from_file(data, path) for path, data in files if data is not None]
 
 
 def _segment_files(store: LogStore, epoch: int) -> list[Path]:

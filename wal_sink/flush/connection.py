@@ -110,6 +110,7 @@ class TargetConnection:
         self._row_is_known = False
         self._receipts: list[bytes] = []
         self.interrupted = False
+        """True to let no further slice be written. Set from another thread, or by a signal handler."""
         self._was_idle = False
         self.lost_while_idle = False
         """True if the first request of the pass failed on a connection of an earlier pass."""
@@ -211,10 +212,6 @@ class TargetConnection:
                 return outcome, False
             repeatable = isinstance(session, IdempotentSession)
             return session.finish(old_row, new_row), repeatable  # type: ignore[attr-defined]
-
-    def interrupt(self) -> None:
-        """Let no further slice be written. Called from another thread, or a signal handler."""
-        self.interrupted = True
 
 
 def _discard(session: StagedSession, receipts: Sequence[bytes]) -> None:

@@ -245,7 +245,7 @@ class Flusher:
 
     def interrupt(self) -> None:
         """Stop before the next slice. Called from another thread."""
-        self._connection.interrupt()
+        self._connection.interrupted = True
 
     def close(self) -> None:
         """Release the connection to the target; raises nothing. A later pass connects again."""
@@ -267,7 +267,7 @@ class Flusher:
 
     def _read_window(self, state: State, decision: Decision, chain: Chain) -> Window:
         """Read the manifests of one window, and the plan of their rows."""
-        published = (self._manifests.read(chain[epoch]).manifest for epoch in decision.epochs)
+        published = (self._manifests.read(chain[epoch]) for epoch in decision.epochs)
         first = next(published)
         plan = self._plan(first.plan, first.epoch)
         # The ledger row counts the sendings of one epoch, so such a window has one epoch.

@@ -104,7 +104,7 @@ class Manifest(Record, frozen=True, kw_only=True):
         return b"".join([self.without_data().to_json(), *held])
 
     @classmethod
-    def from_file(cls, data: builtins.bytes, where: str) -> Published:
+    def from_file(cls, data: builtins.bytes, where: str) -> Manifest:
         """Decode the file of a manifest.
 
         The flush compares the digests of inlined segments before it sends rows. This function does not.
@@ -113,8 +113,7 @@ class Manifest(Record, frozen=True, kw_only=True):
         :raises CorruptLog: the file is not a manifest, has a newer format, or has a wrong length.
         """
         json = _json_of(data)
-        manifest = _with_data(cls.from_json(json, where), data, len(json), where)
-        return Published(manifest, digest(json))
+        return _with_data(cls.from_json(json, where), data, len(json), where)
 
     def as_epoch_manifest(self, path: str, digest: str) -> EpochManifest:
         """Return the part of the manifest that states and chains of manifests contain.
@@ -171,14 +170,6 @@ def _with_data(manifest: Manifest, data: bytes, start: int, where: str) -> Manif
             f"The file was edited. {errors.restore_or_give_up(manifest.epoch)}",
         )
     return msgspec.structs.replace(manifest, segments=tuple(segments))
-
-
-class Published(NamedTuple):
-    """A manifest that was read, and its digest."""
-
-    manifest: Manifest
-    digest: str
-    """See `manifest_digest`."""
 
 
 prepare_decoders()

@@ -290,7 +290,7 @@ class _RunStart(NamedTuple):
         chain, last = ManifestChain(self.store), self.checkpoint.last_commit()
         keys, plans = {key}, dict[int, Plan]()
         for epoch, manifest in sorted(chain.chain(state, target.mark.epoch).items()):
-            plan_key = chain.read(manifest).manifest.plan if epoch <= last else key
+            plan_key = chain.read(manifest).plan if epoch <= last else key
             if plan_key not in keys:
                 keys.add(plan_key)
                 plan = read_record(self.store, Plan, _path(target.name, plan_key))

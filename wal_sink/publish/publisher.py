@@ -44,7 +44,6 @@ from wal_sink.progress.report import (
 )
 from wal_sink.protocol import state as protocol
 from wal_sink.protocol.flush_decisions import SENDINGS
-from wal_sink.protocol.refusals import already_published
 from wal_sink.protocol.state import has_space, pending_bytes
 from wal_sink.telemetry import OncePerMinute
 from wal_sink.units import now_us
@@ -129,10 +128,7 @@ class Publisher:
             sendings=SENDINGS if any(plan.sent_once for plan in self.plans.values()) else 1,
         )
         path = paths.MANIFEST.path(paths.ManifestName(epoch, run_id))
-        present, digest = create_manifest(self.store, path, manifest)
-        if present.nonce != manifest.nonce:
-            raise already_published(epoch)
-        made = present.as_epoch_manifest(path, digest)
+        made = create_manifest(self.store, path, manifest)
         update(
             self.store,
             lambda state: protocol.publish(
@@ -375,8 +371,8 @@ class _SpaceWait:
         report = read_report(self._publisher.store, slowest.name)
         if (report is None or age_s(report, now_us) > SILENT_S) and _NO_FLUSHER.is_due():
             logger.warning(
-                "nothing flushes this query. %s Its epochs stay in the log. To flush them: wal-sink flush %s"
-                " --follow",
+                "no process flushes this query. %s The epochs stay in the log. To flush them:"
+                " wal-sink flush %s --follow",
                 _flusher_summary(report, now_us),
                 self._publisher.checkpoint.url,
             )

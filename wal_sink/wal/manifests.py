@@ -12,8 +12,9 @@ from collections.abc import Collection
 from wal_sink.checkpoint.checkpoint import Offsets
 from wal_sink.errors import CorruptLog, MissingManifest, restore_or_give_up
 from wal_sink.model import paths
-from wal_sink.model.manifest import Appended, Manifest, Published, manifest_digest
+from wal_sink.model.manifest import Appended, Manifest, manifest_digest
 from wal_sink.model.state import EpochManifest, Predecessor, State, Sums
+from wal_sink.protocol.refusals import already_published
 from wal_sink.wal.store import LogStore, create_object, read_object
 
 _KEPT_BYTES = 16 * 1024 * 1024
@@ -30,7 +31,7 @@ class ManifestChain:
     def __init__(self, store: LogStore) -> None:
         self._store = store
         self._known: dict[int, EpochManifest] = {}
-        self._kept: dict[str, Published] = {}
+        self._kept: dict[str, Manifest] = {}
         self._kept_bytes = 0
 
     def chain(
@@ -41,7 +42,7 @@ class ManifestChain:
         The chain ends at a damaged manifest, too, unless this is the manifest of epoch `after` + 1.
 
         :param skipped: epochs that were given up for the target.
-        :raises CorruptLog: the manifest of the next epoch is not the one that its successor names.
+        :raises CorruptLog: the manifest of epoch `after` + 1 does not have the digest in its link.
         """
         manifest, chain = state.last, {}
         while manifest.epoch > after and manifest.manifest:
@@ -59,7 +60,7 @@ class ManifestChain:
                     break
                 if published is None:
                     break
-                known = published.manifest.as_epoch_manifest(link.manifest, link.digest)
+                known = published.as_epoch_manifest(link.manifest, link.digest)
                 self._known[epoch] = known
                 self._keep(link.manifest, published)
             manifest = known
@@ -74,9 +75,9 @@ class ManifestChain:
         if published is None:
             raise self._missing(epoch, link.manifest)
         self._keep(link.manifest, published)
-        return published.manifest.as_epoch_manifest(link.manifest, link.digest)
+        return published.as_epoch_manifest(link.manifest, link.digest)
 
-    def read(self, manifest: EpochManifest) -> Published:
+    def read(self, manifest: EpochManifest) -> Manifest:
         """Read the manifest of an epoch in the chain, with its inlined rows.
 
         :raises MissingManifest, CorruptLog: the manifest is gone, or has another digest.
@@ -102,12 +103,12 @@ class ManifestChain:
             restore_or_give_up(epoch),
         )
 
-    def _keep(self, path: str, published: Published) -> None:
+    def _keep(self, path: str, published: Manifest) -> None:
         if self._kept_bytes + _held_bytes(published) <= _KEPT_BYTES:
             self._kept[path] = published
             self._kept_bytes += _held_bytes(published)
 
-    def _read(self, epoch: int, path: str, digest: str) -> Published | None:
+    def _read(self, epoch: int, path: str, digest: str) -> Manifest | None:
         data = read_object(self._store, path)
         if data is None:
             return None
@@ -118,7 +119,7 @@ class ManifestChain:
                 restore_or_give_up(epoch),
             )
         published = Manifest.from_file(data, where)
-        if not _names_its_own(published.manifest, epoch):
+        if not _names_its_own(published, epoch):
             raise CorruptLog(
                 f"{where} names a plan or a segment of another epoch.", restore_or_give_up(epoch)
             )
@@ -162,29 +163,36 @@ def new_manifest(
     )
 
 
-def create_manifest(store: LogStore, path: str, manifest: Manifest) -> Published:
-    """Create a manifest durably, unless the path is taken. Return the manifest at the path, with its digest.
+def create_manifest(store: LogStore, path: str, manifest: Manifest) -> EpochManifest:
+    """Create a manifest durably; return the part of it that the state names.
 
-    :raises CorruptLog: the existing manifest cannot be read, or was deleted in between.
+    If the path is taken, the nonce of the present manifest shows whether this call has created it, by a
+    request whose answer was lost.
+
+    :raises AlreadyPublished: the run has created another manifest for the epoch.
+    :raises CorruptLog: the present manifest cannot be read, or was deleted in between.
     """
-    encoded = manifest.to_file()
+    data = manifest.to_file()
     try:
-        if create_object(store, path, encoded):
-            return Published(manifest, manifest_digest(encoded))
+        created = create_object(store, path, data)
     except OSError:
         if read_object(store, path) is None:
             raise
-    data = read_object(store, path)
-    if data is None:
-        raise CorruptLog(
-            f"{store.url}/{path} was deleted while the run published it.",
-            "Do not edit the log by hand. Start the query again: Spark computes the epoch again.",
-        )
-    return Manifest.from_file(data, f"{store.url}/{path}")
+        created = False
+    if not created:
+        present, where = read_object(store, path), f"{store.url}/{path}"
+        if present is None:
+            raise CorruptLog(
+                f"{where} was deleted while the run published it.",
+                "Do not edit the log by hand. Start the query again: Spark computes the epoch again.",
+            )
+        if Manifest.from_file(present, where).nonce != manifest.nonce:
+            raise already_published(manifest.epoch)
+    return manifest.as_epoch_manifest(path, manifest_digest(data))
 
 
-def _held_bytes(published: Published) -> int:
-    held = (len(s.data) for s in published.manifest.segments if s.data is not None)
+def _held_bytes(published: Manifest) -> int:
+    held = (len(s.data) for s in published.segments if s.data is not None)
     return 2_000 + sum(held)
 
 
