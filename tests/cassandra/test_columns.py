@@ -114,7 +114,7 @@ def test_unfit_mapping_of_columns_is_refused(names: dict[str, str], lines: list[
     assert [line for line in lines if line not in str(caught.value)] == []
 
 
-def test_error_of_a_task_has_the_dataframes_name() -> None:
+def test_error_of_a_task_names_the_dataframes_column() -> None:
     """The remedy is an expression over the DataFrame."""
     rows = pa.record_batch([["x"], [None], [1]], schema=SCHEMA)
     with pytest.raises(InvalidRow, match=r"Column day of .* is part .* orderId=1") as caught:
@@ -123,7 +123,7 @@ def test_error_of_a_task_has_the_dataframes_name() -> None:
     assert check(rows[:0], plan()).schema.names == SCHEMA.names
 
 
-def test_changed_table_is_compared_by_the_tables_names() -> None:
+def test_change_of_a_renamed_column_is_detected() -> None:
     refuse_changed(plan(), live(*COLUMNS))
     with pytest.raises(SchemaMismatch, match=r"shop was text \(static\), is gone"):
         refuse_changed(plan(), live(*(c for c in COLUMNS if c.name != "shop")))

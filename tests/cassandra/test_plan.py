@@ -113,7 +113,7 @@ def test_missing_table_prints_create_table() -> None:
 CREATE TABLE "shop"."order" (
   "a ""b\""" bigint,
   "at" timestamp,
-  -- "s": null is not supported yet
+  -- "s": null is not supported yet,
   PRIMARY KEY ("a ""b\""")  -- choose: rows with equal keys overwrite each other
 );"""
         in text

@@ -145,7 +145,6 @@ def test_request_accepted_in_parts_blames_no_row(
     table.create("id int PRIMARY KEY, c text")
     with connect(table.target().options) as connection:
         insert = connection.session.prepare(f"INSERT INTO {table.name} (id, c) VALUES (?, ?)")
-        insert.is_idempotent = True
         sender = Sender(connection, Concurrency(), FlushMetrics(), timeout_s=10)
         sender.send([request_of(*(insert.bind([i, "x" * 8_000]) for i in range(10)))])
         assert sender.drain() == []

@@ -5,7 +5,7 @@ The conversions copy no values. Sizes are bytes of the native protocol, includin
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -66,27 +66,19 @@ _FIRST = pa.Array.from_buffers(pa.int64(), 1, [None, pa.py_buffer(bytes(8))])
 _ZERO = int64(0)
 
 
-class Unnested(NamedTuple):
-    """The lists of a column, and their elements as one column."""
-
-    offsets: pa.Array
-    """int32: the begin of each list in `values`, then the end of the last one. A null is an empty list."""
-    values: pa.Array
-    """The elements; for a map, structs of key and value."""
-
-
-def unnest(column: pa.Array) -> Unnested:
+def unnest(column: pa.Array) -> tuple[pa.Array, pa.Array]:
     """Return the offsets and the elements of a column of lists or maps.
 
-    The column may be a slice, and of any list type of Arrow (large, view, fixed size). Elements that Arrow's
-    buffers have for a null list are left out.
+    The column may be a slice, and of any list type of Arrow (large, view, fixed size). Offsets are int32: the
+    begin of each list among the elements, then the end of the last one. A null is an empty list, and elements
+    that Arrow's buffers have for it are left out. The elements of a map are structs of key and value.
     """
     if pa.types.is_map(column.type):
         column = _entries(column)
     elif not pa.types.is_list(column.type):
         column = column.cast(pa.list_(column.type.value_type))
     lengths = pc.list_value_length(column).cast(pa.int64()).fill_null(_ZERO)
-    return Unnested(_sums(lengths).cast(pa.int32()), column.flatten())
+    return _sums(lengths).cast(pa.int32()), column.flatten()
 
 
 def _sums(values: pa.Array) -> pa.Array:

@@ -125,7 +125,7 @@ class Batches(NamedTuple):
     """The begin of each request in `order`, then the number of all rows."""
 
     def first_rows(self) -> Ints:
-        """Return the position of each request's first row before the division."""
+        """Return the position that each request's first row had before the division."""
         firsts = self.starts[:-1]
         return firsts if self.order is None else self.order[firsts]
 

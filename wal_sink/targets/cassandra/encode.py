@@ -316,24 +316,19 @@ UNSET = -2
 """The length of an unset value, which leaves a cell as it is. Values inside other values cannot be unset."""
 
 
-class Values(NamedTuple):
-    """The encoded values of a column, without lengths before them."""
+def values(column: pa.Array, tree: CqlType) -> tuple[tuple[Pieces, ...], Array | None]:
+    """Encode a column that `cast_column` has returned, without lengths before the values.
 
-    pieces: tuple[Pieces, ...]
-    """The pieces of the values. Those of a null are empty."""
-    valid: Array | None
-    """False for each null; None if there are no nulls."""
-
-
-def values(column: pa.Array, tree: CqlType) -> Values:
-    """Encode a column that `cast_column` has returned."""
+    Return the pieces, and one boolean for each row: False for a null, whose pieces are empty. None instead of
+    the booleans if there are no nulls.
+    """
     if column.type == pa.null():
-        return Values((), np.zeros(len(column), np.bool_))
+        return (), np.zeros(len(column), np.bool_)
     pieces = _pieces(column, tree)
     if not column.null_count:
-        return Values(pieces, None)
+        return pieces, None
     valid = booleans(column.is_valid())
-    return Values((emptied(joined(pieces, len(column)), valid),), valid)
+    return (emptied(joined(pieces, len(column)), valid),), valid
 
 
 def prefixed(column: pa.Array, tree: CqlType, absent: int | Array = NULL) -> tuple[Pieces, ...]:
@@ -357,7 +352,7 @@ def _pieces(column: pa.Array, tree: CqlType) -> tuple[Pieces, ...]:
 
 
 def _fields(columns: list[pa.Array], tree: CqlType) -> tuple[Pieces, ...]:
-    """Encode the fields of structs. Fields that the type got after the plan was made are null."""
+    """Encode the fields of structs. Fields that were added to the type after the plan was made are null."""
     known, later = tree.parts[: len(columns)], tree.parts[len(columns) :]
     fields = [prefixed(column, part) for column, part in zip(columns, known, strict=True)]
     return *_flat(fields), *(fixed(NULL, ">i4") for _ in later)
@@ -375,7 +370,7 @@ def _collection(column: pa.Array, tree: CqlType) -> tuple[Pieces, ...]:
 def _vector(column: pa.Array, tree: CqlType) -> tuple[Pieces, ...]:
     """Encode the elements of vectors, which have no lengths. `check` has counted the elements."""
     offsets, inner = unnest(column)
-    pieces = values(inner, tree.parts[0]).pieces
+    pieces, _ = values(inner, tree.parts[0])
     return (_grouped(pieces, len(inner), elements(offsets, "i4")),)
 
 
@@ -389,7 +384,7 @@ def _flat(columns: Iterable[tuple[Pieces, ...]]) -> tuple[Pieces, ...]:
 
 
 _PART_BYTES = 65_535
-"""The most bytes of a part of a routing key, whose length has two bytes."""
+"""The most bytes of a part of a routing key. The length of a part has two bytes."""
 _TIMESTAMP_BYTES = 8
 _TTL_BYTES = 4
 

@@ -41,7 +41,7 @@ _COLUMNS = ("log_id", "epoch", "digest")
 """All columns except the key."""
 
 _IDS = UUID("6d1c0f0a-5b3e-4c55-9d0e-0c8f4c3a7f21")
-"""The namespace of the ids of ledger tables (RFC 9562, version 5)."""
+"""The namespace from which the ids of ledger tables are made (RFC 9562, UUIDs of version 5)."""
 _PROPERTY = "id"
 _KIND = "The ledger table"
 

@@ -127,7 +127,7 @@ class Sender:
         self._failures += sent.failed
 
     def _recover(self) -> None:
-        """Repeat failed requests until all are acknowledged, or none was for the time of the patience."""
+        """Repeat failed requests until all are acknowledged. Give up if none is for `_patience_s`."""
         self._await_all()
         sent_once = any(failed.request.statements.sent_once for failed in self._failures)
         patience_s = 0.0 if sent_once else self._patience_s

@@ -106,9 +106,9 @@ def required_replicas(level: str, factors: Mapping[str, int], datacenter: str) -
 
 
 def refuse_too_few_nodes(server: Server, options: CassandraOptions, datacenter: str) -> None:
-    """Refuse a keyspace if its replicas need more nodes than there are, to reach a consistency level.
+    """Refuse a keyspace that has fewer nodes than a consistency level needs replicas.
 
-    Log a warning if the level is reached although there are fewer nodes than replicas.
+    Log a warning if there are enough nodes for the level, but not for all replicas.
 
     :param datacenter: the local datacenter.
     :raises SchemaMismatch: no row, or no update of the ledger, would be acknowledged.

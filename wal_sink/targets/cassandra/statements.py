@@ -61,17 +61,6 @@ class StatementRows(NamedTuple):
     """The seconds until each row expires; None if the statement has no TTL."""
 
 
-class EncodedRows(NamedTuple):
-    """The encoded rows of a slice."""
-
-    encoded: Encoded
-    """The rows, grouped by statement."""
-    positions: Ints | None
-    """For each row of the slice, its position in `encoded`; None if the order is the same."""
-    keys: pa.Array
-    """For each row of the slice, its routing key as bytes."""
-
-
 class Statements:
     """Prepares the statements of a plan when they are needed, and encodes rows for them.
 
@@ -95,8 +84,13 @@ class Statements:
         statements = self._prepared.values()
         return {statement.prepared.query_id: statement for statement in statements}
 
-    def encode(self, rows: TimestampedRows, default_ttl_s: int = 0) -> EncodedRows:
-        """Encode the rows of a slice.
+    def encode(
+        self, rows: TimestampedRows, default_ttl_s: int = 0
+    ) -> tuple[Encoded, Ints | None, pa.Array]:
+        """Encode the rows of a slice, and return them grouped by statement.
+
+        Also return, for each row of the slice, its position among the encoded rows (None if the order is the
+        same) and its routing key.
 
         :param default_ttl_s: the table's default TTL in seconds; 0 for none.
         :raises Exception: an error of the driver, which cannot prepare a statement.
@@ -108,7 +102,7 @@ class Statements:
         plan, first = self.upsert.plan, self.upsert.columns.start or 0
         indexes = [index - first for index in self.upsert.prepared.routing_key_indexes]
         keys = routing_keys(table_rows(rows.batch, plan), plan, indexes)
-        return EncodedRows(encoded, positions_in_parts(parts), keys)
+        return encoded, positions_in_parts(parts), keys
 
     def divide(self, rows: TimestampedRows, ttls: Ints | None = None) -> list[StatementRows]:
         """Divide the rows of a slice by statement. Return at least one part.
@@ -165,7 +159,6 @@ class Statements:
         self, query: str, plan: CassandraPlan, *, timestamp_first: bool, with_ttl: bool = False
     ) -> Statement:
         prepared = self._prepare(query)
-        prepared.is_idempotent = True
         head = statement_head(prepared.query_id, len(plan.columns) + 1 + with_ttl)
         return Statement(prepared, plan, head, timestamp_first, with_ttl)
 
@@ -177,11 +170,9 @@ def driver_statement(request: EncodedBatch) -> Any:
     """
     by_id = request.statements.by_id
     batch = BatchStatement(BatchType.UNLOGGED)  # without a timestamp: each row has its own
-    batch.is_idempotent = True
     for query_id, values in request.rows():
         row = BoundStatement(by_id[query_id].prepared)
         row.values = values
-        row.is_idempotent = True
         batch.add(row)
     return batch
 

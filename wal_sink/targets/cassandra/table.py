@@ -152,7 +152,7 @@ def _node_with_table(session: Any, name: TableName) -> Any:
 
 
 CREATE_S = 60.0
-"""Seconds to wait for a CREATE TABLE, on which all nodes have to agree. A request for rows has less time."""
+"""Seconds to wait for a CREATE TABLE. All nodes have to agree on the table, which takes longer than a row."""
 
 
 def create_table(session: Any, statement: str, name: object, kind: str = "Table") -> None:
@@ -189,21 +189,17 @@ def proposed_statements(name: TableName, schema: pa.Schema) -> str:
     lines, types = [], dict[str, str]()
     for field in schema:
         cql = suggest_type(name.keyspace, field.name, field.type, types)
+        column = quote(field.name)
         lines.append(
-            f"  {quote(field.name)} {cql},"
-            if cql
-            else f"  -- {quote(field.name)}: {field.type} is not supported yet"
+            f"{column} {cql}" if cql else f"-- {column}: {field.type} is not supported yet"
         )
     first = quote(schema.names[0]) if len(schema) else "…"
-    return "\n".join(
-        [
-            *types.values(),
-            f"CREATE TABLE {name} (",
-            *lines,
-            f"  PRIMARY KEY ({first})  -- choose: rows with equal keys overwrite each other",
-            ");",
-        ]
-    )
+    key = f"PRIMARY KEY ({first})  -- choose: rows with equal keys overwrite each other"
+    return "\n".join([*types.values(), _create_table(name, [*lines, key])])
+
+
+def _create_table(name: TableName, lines: list[str]) -> str:
+    return f"CREATE TABLE {name} (\n  " + ",\n  ".join(lines) + "\n);"
 
 
 def add_column_statement(name: TableName, field: pa.Field) -> str | None:
@@ -302,11 +298,10 @@ def _column(
 
 def create_statement(table: TableMetadata) -> str:
     """Return the CREATE TABLE of a table that does not exist yet."""
-    lines = [f"  {quote(column.name)} {column.type}" for column in table.columns]
+    lines = [f"{quote(column.name)} {column.type}" for column in table.columns]
     parts = [
         ", ".join(quote(column.name) for column in table.columns if column.role == role)
         for role in KEY
     ]
     key = ", ".join(filter(None, (f"({parts[0]})", parts[1])))
-    body = ",\n".join([*lines, f"  PRIMARY KEY ({key})"])
-    return f"CREATE TABLE {table.name} (\n{body}\n);"
+    return _create_table(table.name, [*lines, f"PRIMARY KEY ({key})"])

@@ -94,7 +94,7 @@ With the driver's default of 30 s, a node that hangs would stop all writes for a
 
 
 class Connection:
-    """A session of the driver with the execution profiles above, until it is closed."""
+    """A connected session of the driver, with the execution profiles `ROWS` and `LEDGER_READ`."""
 
     def __init__(self, cluster: Any, session: Any, datacenter: str) -> None:
         self._cluster = cluster

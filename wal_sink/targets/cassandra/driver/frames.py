@@ -21,13 +21,13 @@ _SHORT = struct.Struct(">H")
 _LENGTH = struct.Struct(">i")
 _PREPARED = b"\x01"
 _WITHOUT_BYTES = {-1: None, -2: UNSET_VALUE}
-"""The values of negative lengths (native protocol, section 3)."""
+"""The meaning of negative lengths: -1 is a null, and -2 an unset value (native protocol, section 3)."""
 _BEFORE_ROWS = 3
 """The bytes of a BATCH body before its statements: one byte for the type, two for their number."""
 
 
 class EncodedBatch(msgspec.Struct, gc=False):
-    """A request: an unlogged, idempotent batch of encoded rows (native protocol, section 4.1.7)."""
+    """A request: an unlogged batch of encoded rows (native protocol, section 4.1.7)."""
 
     number: int
     """The number of rows, at most 65,535."""

@@ -34,6 +34,7 @@ from cassandra.protocol import (
 )
 
 RESULT = 0x08
+"""The opcode of an answer that reports success."""
 _VOID = b"\x00\x00\x00\x01"
 HEADER = struct.Struct(">BBhBi")
 """Version, flags, stream, opcode, length of the body (native protocol, section 2)."""
@@ -148,7 +149,7 @@ class Streams(NamedTuple):
     def reserve_late(self, late: Collection[int]) -> int:
         """Keep streams reserved until their late answers arrive. Return the number of these streams.
 
-        A stream whose answer a thread of the driver handles at this moment is not among them.
+        If an answer arrives at this moment, its stream does not count.
         """
         connection = self.connection
         with connection.lock:
@@ -198,11 +199,6 @@ def borrow(pool: Any, number: int) -> Streams | None:
         ids = [free.popleft() for _ in range(min(number, len(free)))]
         ids += [connection.get_request_id() for _ in range(number - len(ids))]
         return Streams(pool, connection, ids)
-
-
-def is_result(response: Any) -> bool:
-    """Return True if a message of the driver reports success."""
-    return getattr(response, "opcode", None) == RESULT
 
 
 def _unchanged(frames: bytes, *_: object, **__: object) -> bytes:

@@ -29,12 +29,12 @@ from wal_sink.targets.cassandra.driver.connection import ROWS, Connection
 from wal_sink.targets.cassandra.driver.errors import is_overload
 from wal_sink.targets.cassandra.driver.frames import EncodedBatch, envelope
 from wal_sink.targets.cassandra.driver.internals import (
+    RESULT,
     ConnectionException,
     ErrorMessage,
     Streams,
     borrow,
     can_send,
-    is_result,
     pools,
 )
 from wal_sink.telemetry import FlushMetrics
@@ -46,7 +46,7 @@ MOST = 64
 6 MiB in the server."""
 
 _PARTS = 8
-"""The parts of a place. A request takes at least one part."""
+"""The number of parts into which a place is divided, see `Concurrency`. A request takes at least one part."""
 _WHOLE = 96 * 1024
 """The bytes of a request that takes a whole place."""
 
@@ -301,7 +301,7 @@ def _error(response: Any) -> Exception | None:
     if isinstance(response, ErrorMessage):
         refused: Exception = response.to_exception()
         return refused
-    if is_result(response):
+    if getattr(response, "opcode", None) == RESULT:
         return None
     unknown: Exception = ConnectionException(f"unexpected answer to a batch of rows: {response!r}")
     return unknown
@@ -400,7 +400,7 @@ class RequestPipeline:
         self._metrics.in_flight = self._requests
 
     def _pools(self, node: Any) -> Iterator[Any]:
-        """Yield the pool of a node, then all pools, each time beginning with another one."""
+        """Yield the pool of a node, then all pools. Each call begins with another pool."""
         by_host = pools(self._session, self._datacenter)
         if node in by_host:
             yield by_host[node]
