@@ -10,7 +10,7 @@ import zlib
 import msgspec
 import pyarrow as pa
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import KafkaException, Producer
 
 from tests.kafka.conftest import altered, consumed, kafka_target, new_topic, send
 from wal_sink.demo.kafka import Broker
@@ -23,6 +23,7 @@ from wal_sink.errors import (
 )
 from wal_sink.targets.base import RowSlice
 from wal_sink.targets.kafka.records import TOPICS, planned_limits
+from wal_sink.targets.kafka.topics import logger as client_log
 from wal_sink.testing.contracts.ledger import create
 from wal_sink.testing.contracts.rows import BASE_US, deliver
 
@@ -88,6 +89,20 @@ def test_error_names_the_broker_that_does_not_answer(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("wal_sink.targets.kafka.topics.TIMEOUT_S", 0.5)
     with pytest.raises(TargetUnavailable, match=r"Kafka at 127\.0\.0\.1:1 does not answer"):
         kafka_target("127.0.0.1:1", "t").plan(RECORD, "key")
+
+
+def test_broker_that_does_not_answer_is_logged_once_a_minute(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A client of librdkafka reports 20 failed connections a second."""
+    monkeypatch.setattr("wal_sink.targets.kafka.topics.TIMEOUT_S", 1.0)
+    monkeypatch.setattr(client_log.filters[0], "_last_s", float("-inf"))
+    target = kafka_target("127.0.0.1:1", "orders")
+    for _ in range(2):
+        with target.connect("query") as session, pytest.raises(KafkaException):
+            session.read()
+    assert [record.name for record in caplog.records] == [client_log.name]
+    assert "Connection refused" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ query's next flusher ends the transaction. Otherwise the broker ends it after th
 
 from __future__ import annotations
 
-import logging
 import time
 
 import msgspec
@@ -21,8 +20,6 @@ from wal_sink.errors import TargetUnavailable
 from wal_sink.model.ledger import LedgerRow
 from wal_sink.targets.kafka import topics
 from wal_sink.targets.kafka.options import KafkaOptions
-
-logger = logging.getLogger(__name__)
 
 _POLL_S = 0.1
 _END = KafkaError._PARTITION_EOF  # noqa: SLF001 -- documented name
@@ -54,7 +51,7 @@ class LedgerReader:
                 "enable.partition.eof": True,
                 "fetch.wait.max.ms": _AT_END_MS,
             },
-            logger=logger,
+            logger=topics.logger,
         )
         self._topic_exists = False
         """True if a request has shown that the topic exists."""

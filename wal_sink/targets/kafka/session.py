@@ -337,7 +337,7 @@ def transactional(
             "batch.size": min(*largest, 1_000_000),
             "delivery.timeout.ms": min(120_000, options.transaction_timeout_ms),
         },
-        logger=logger,
+        logger=topics.logger,
     )
     try:
         # An unconnected producer would look for its coordinator half a second later.

@@ -17,7 +17,31 @@ from wal_sink.targets.kafka.options import KafkaOptions
 from wal_sink.targets.kafka.records import LARGEST_OF_CLIENT, UNBOUNDED_MS, Limits
 from wal_sink.unknown_names import did_you_mean
 
+_FAIL_EVERY_S = 60.0
+
+
+class _FailFilter(logging.Filter):
+    """Drops librdkafka's report that a broker does not answer, unless the last one is a minute old.
+
+    A client that waits for a broker reports about 20 failed connections a second.
+    """
+
+    _last_s = float("-inf")
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return True if the record is to be logged."""
+        if not record.getMessage().startswith("FAIL "):
+            return True
+        now_s = time.monotonic()
+        if now_s - self._last_s < _FAIL_EVERY_S:
+            return False
+        self._last_s = now_s
+        return True
+
+
 logger = logging.getLogger(__name__)
+"""The logger of each client of librdkafka."""
+logger.addFilter(_FailFilter())
 
 TIMEOUT_S = 10.0
 
