@@ -77,9 +77,8 @@ class AzureBackend(ObjectStoreBackend):
         return _Blocks(self._fs.open(key, "xb", block_size=PART, **self._marked(nonce)))
 
     def _marked(self, nonce: str) -> dict[str, Any]:
-        return {
-            "metadata": {"is_directory": "false", self._nonce: nonce}
-        }  # adlfs itself writes is_directory
+        # adlfs itself writes is_directory.
+        return {"metadata": {"is_directory": "false", self._nonce: nonce}}
 
     def _try_promises(self, path: str) -> None:
         super()._try_promises(path)

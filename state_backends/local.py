@@ -76,9 +76,8 @@ class LocalBackend(StateBackend):
         with self._unfinished(final) as (descriptor, temporary, _):
             with open(descriptor, "wb", closefd=False) as output:
                 output.write(data)
-            os.fsync(
-                descriptor
-            )  # else a power loss could leave a part of the content under the name
+            # Without a sync, a power loss could leave a part of the content under the name.
+            os.fsync(descriptor)
             temporary.replace(final)
 
     def read(self, path: str) -> bytes:

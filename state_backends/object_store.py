@@ -74,10 +74,8 @@ class Upload(io.RawIOBase):
             if self.file is None and len(self.head) + size <= PART:
                 self.head += view
                 return size
-            was_broken, self._broken = (
-                self._broken,
-                True,
-            )  # if a request below fails, a part is missing
+            # If a request below fails, a part is missing.
+            was_broken, self._broken = self._broken, True
             with self._sending():
                 if self.file is None:
                     self.file = self._begin()

@@ -106,10 +106,8 @@ def _refuse_reserved_names(columns: Iterable[str]) -> None:
 
 def plans_key_of(configuration: Configuration, columns: pa.Schema) -> str:
     """Return the key of the plans of all targets."""
-    targets = {destination.name: destination.target for destination in configuration.destinations}
-    return plans_key(
-        columns, {name: (target.name, target.shape) for name, target in targets.items()}
-    )
+    named = ((place.name, place.target) for place in configuration.destinations)
+    return plans_key(columns, {name: (target.name, target.shape) for name, target in named})
 
 
 def refuse_quarantine(plans: Iterable[Plan], on_invalid_row: str) -> None:
