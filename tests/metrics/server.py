@@ -107,7 +107,7 @@ class Prometheus:
         return {rule["name"]: rule for group in groups for rule in group["rules"]}
 
     def targets(self) -> list[str]:
-        """Return the URLs that it has scraped with success."""
+        """Return the URLs that Prometheus has scraped with success."""
         targets = self.get("/api/v1/targets?state=active")["activeTargets"]
         return [target["scrapeUrl"] for target in targets if target["health"] == "up"]
 

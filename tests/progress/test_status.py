@@ -29,7 +29,7 @@ SECONDS = 10.0
 
 @pytest.fixture
 def world() -> World:
-    """A new query; nothing flushes until the test does."""
+    """A new query, which only the test flushes."""
     return World(*in_memory())
 
 

@@ -130,7 +130,7 @@ class StagingSession(StagedSession):
 
 
 class AddingWorld(World):
-    """Checkpoint, log and table in memory. No row replaces another one.
+    """Checkpoint, log and table in memory. Every row that is written stays.
 
     :param kind: class of the target.
     """

@@ -1,4 +1,4 @@
-"""A log with five epochs, two of them flushed, and ways to damage it."""
+"""A log with five epochs, two of which are flushed, and ways to damage the log."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ class TargetBackup:
         self._ledger: dict[str, LedgerRow] = dict(self._target.ledger)
 
     def restore(self) -> None:
-        """Put both back, in place."""
+        """Restore rows and ledger row, in place."""
         target = self._target
         for now, then in (
             (target.table, self._table),

@@ -18,7 +18,7 @@ CELLS, ADDED = "cells", "added"
 class SeveralWorld(World):
     """Checkpoint and log in memory.
 
-    :param names: of its targets; both by default.
+    :param names: names of the query's targets; both by default.
     """
 
     def __init__(self, *names: str) -> None:

@@ -62,7 +62,7 @@ def files_only(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def paths_of(query: World) -> Sequence[str]:
-    """Return the segments that are there."""
+    """Return the paths of the segments in the log."""
     return query.log_backend.list("segments/")
 
 

@@ -88,7 +88,7 @@ def _find(bug: Bug, seeds: range, answer: Connection) -> None:
 
 
 def report_bugs(bugs: list[Bug], *, seed: int, histories: int, processes: int) -> int:
-    """Print the number of histories for each bug, and the share that was found; return 1 if a bug was not."""
+    """Print the histories for each bug, and the share of found bugs; return 1 if a bug was not found."""
     console = Console(highlight=False, soft_wrap=True)
     context = multiprocessing.get_context("fork")
     pending, running, count = [*reversed(bugs)], dict[Connection, Bug](), 0

@@ -52,7 +52,7 @@ class Host:
     def __init__(self, name: str) -> None:
         self.name = name
         self.ahead_us = 0
-        """The difference between its clock and the true time."""
+        """Microseconds by which the host's clock is ahead of the true time."""
 
 
 class Process:

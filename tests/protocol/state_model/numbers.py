@@ -21,8 +21,8 @@ class Numbers(NamedTuple):
     """How many states each process creates."""
     keep: int = 1
     base: str = "content"
-    """After n + 1 is created, n is read again: its `content` is compared, or that it `exists`; empty: n is
-    not read."""
+    """What a process compares after it has created n + 1: the `content` of n, or only that n `exists`; empty
+    for nothing."""
 
 
 class Process(NamedTuple):

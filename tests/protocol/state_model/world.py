@@ -93,7 +93,7 @@ class Flusher(NamedTuple):
     st: int = -1
     """The state that the flusher has read."""
     same: bool = True
-    """True if that state is still the newest one."""
+    """True if `st` is still the newest state."""
     row: LedgerRow | None = None
     new: Any = None
     """What the flusher is about to create: a state, or a ledger row."""
