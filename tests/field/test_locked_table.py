@@ -12,12 +12,9 @@ import psycopg
 import pyarrow as pa
 import pytest
 
-from tests.sql.mariadb import MariaDb
 from tests.sql.stores import Maria, Postgresql, Sqlite
 from wal_sink.demo.postgresql import Server
 from wal_sink.errors import TargetUnavailable
-from wal_sink.targets.postgresql import PostgresqlOptions, PostgresqlTarget
-from wal_sink.targets.sqlalchemy import SqlAlchemyOptions, SqlAlchemyTarget
 from wal_sink.testing.micro_batches import PlayedQuery
 
 ROWS = pa.schema([("id", pa.int64())])
@@ -35,8 +32,7 @@ def test_lock_on_postgresql_table_names_its_holder(postgresql: Server, schema: s
     """The statement in the error ends the lock."""
     store = Postgresql(postgresql, schema)
     store.execute("CREATE TABLE t (id bigint)")
-    options = PostgresqlOptions(uri=postgresql.uri, table=f"{schema}.t", lock_timeout=0.3)
-    query = PlayedQuery(PostgresqlTarget(options), ROWS)
+    query = PlayedQuery(store.target(lock_timeout=0.3), ROWS)
     query.run().batch([(1,)])
     holder = psycopg.connect(postgresql.uri, application_name="a night job")
     with contextlib.closing(holder):
@@ -51,15 +47,11 @@ def test_lock_on_postgresql_table_names_its_holder(postgresql: Server, schema: s
     assert store.execute("SELECT id FROM t") == [(1,)]
 
 
-@pytest.mark.mariadb
-def test_lock_on_mariadb_table_names_its_holder(mariadb: MariaDb, database: str) -> None:
-    store = Maria(mariadb, database)
-    store.execute("CREATE TABLE t (id bigint)")
-    query = PlayedQuery(
-        SqlAlchemyTarget(SqlAlchemyOptions(url=store.url, table="t", lock_timeout=1)), ROWS
-    )
+def test_lock_on_mariadb_table_names_its_holder(maria: Maria) -> None:
+    maria.execute("CREATE TABLE t (id bigint)")
+    query = PlayedQuery(maria.target(lock_timeout=1), ROWS)
     query.run().batch([(1,)])
-    holder: Any = mariadb._connect(database)
+    holder: Any = maria.server._connect(maria.database)
     with contextlib.closing(holder), holder.cursor() as cursor:
         cursor.execute("LOCK TABLES t WRITE")
         error = lock_error(query)
@@ -67,15 +59,13 @@ def test_lock_on_mariadb_table_names_its_holder(mariadb: MariaDb, database: str)
         assert f"KILL {holder.thread_id()};" in error.remedy
         cursor.execute("UNLOCK TABLES")
         query.flush()
-    assert store.execute("SELECT id FROM t") == [(1,)]
+    assert maria.execute("SELECT id FROM t") == [(1,)]
 
 
 def test_lock_on_sqlite_file_is_no_outage(tmp_path: Path) -> None:
     store = Sqlite(tmp_path)
     store.execute("CREATE TABLE t (id bigint)")
-    query = PlayedQuery(
-        SqlAlchemyTarget(SqlAlchemyOptions(url=store.url, table="t", lock_timeout=0.1)), ROWS
-    )
+    query = PlayedQuery(store.target(lock_timeout=0.1), ROWS)
     query.run().batch([(1,)])
     with contextlib.closing(sqlite3.connect(store.url.removeprefix("sqlite:///"))) as holder:
         holder.execute("BEGIN IMMEDIATE")

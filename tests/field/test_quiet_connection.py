@@ -10,11 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.sql.mariadb import MariaDb
-from tests.sql.stores import Maria, Postgresql, Store
-from wal_sink.demo.postgresql import Server
-from wal_sink.targets.postgresql import PostgresqlOptions, PostgresqlTarget
-from wal_sink.targets.sqlalchemy import SqlAlchemyOptions, SqlAlchemyTarget
+from tests.sql.stores import STORES, Maria, Store
 from wal_sink.testing.micro_batches import PlayedQuery, until_idle
 
 ROWS = pa.schema([("id", pa.int64())])
@@ -42,14 +38,12 @@ def flush_after_quiet_time(
     assert sorted(store.execute("SELECT id FROM t")) == [(1,), (2,)]
 
 
-@pytest.mark.postgresql
+@pytest.mark.parametrize("store", STORES[3:], indirect=True)
 def test_postgresql_connection_closed_while_idle_is_opened_silently(
-    postgresql: Server, schema: str, caplog: pytest.LogCaptureFixture
+    store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
-    store = Postgresql(postgresql, schema)
     store.execute("CREATE TABLE t (id bigint)")
-    options = PostgresqlOptions(uri=postgresql.uri, table=f"{schema}.t")
-    query = PlayedQuery(PostgresqlTarget(options), ROWS)
+    query = PlayedQuery(store.target(), ROWS)
     others = "FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
     end = f"SELECT pg_terminate_backend(pid, 5000) {others}"
     flush_after_quiet_time(query, store, lambda: store.execute(end), caplog)
@@ -57,17 +51,16 @@ def test_postgresql_connection_closed_while_idle_is_opened_silently(
 
 @pytest.mark.mariadb
 def test_mariadb_connection_closed_while_idle_is_opened_silently(
-    mariadb: MariaDb, database: str, caplog: pytest.LogCaptureFixture
+    maria: Maria, caplog: pytest.LogCaptureFixture
 ) -> None:
-    store = Maria(mariadb, database)
-    store.execute("CREATE TABLE t (id bigint)")
-    query = PlayedQuery(SqlAlchemyTarget(SqlAlchemyOptions(url=store.url, table="t")), ROWS)
+    maria.execute("CREATE TABLE t (id bigint)")
+    query = PlayedQuery(maria.target(), ROWS)
     others = "FROM information_schema.processlist WHERE id <> connection_id()"
 
     def end_connections() -> list[Any]:
-        ids = store.execute(f"SELECT id {others} AND db = '{database}'")
+        ids = maria.execute(f"SELECT id {others} AND db = '{maria.database}'")
         for (session_id,) in ids:
-            store.execute(f"KILL {session_id}")
+            maria.execute(f"KILL {session_id}")
         return ids
 
-    flush_after_quiet_time(query, store, end_connections, caplog)
+    flush_after_quiet_time(query, maria, end_connections, caplog)
