@@ -22,10 +22,9 @@ from wal_sink.errors import (
 )
 from wal_sink.model.ledger import Outcome
 from wal_sink.targets.base import RowSlice, RowsRefused
-from wal_sink.targets.postgresql.catalogue import find, read_columns, read_unique
+from wal_sink.targets.postgresql.catalogue import PostgresqlCatalogue
 from wal_sink.targets.postgresql.connection import _PIECE
 from wal_sink.targets.sql.keyed import Unique
-from wal_sink.targets.sql.options import TableName
 from wal_sink.testing.contracts.ledger import create, finish, following, row_of
 from wal_sink.testing.contracts.rows import deliver, write_all
 from wal_sink.testing.micro_batches import PlayedQuery
@@ -450,18 +449,18 @@ def test_catalogue_is_read_in_its_own_words(store: Postgresql) -> None:
         " CREATE UNIQUE INDEX partly ON t (c) INCLUDE (d) WHERE a > 5"
     )
     with store.target().open() as connection:
-        relation = find(connection, TableName(store.schema, "t"))
-        columns, unique = read_columns(connection, relation), read_unique(connection, relation)
+        catalogue = PostgresqlCatalogue(connection, store.target())
+        columns, unique = catalogue.columns(), catalogue.unique()
     assert [column[:4] for column in columns] == [
         ("a", "integer", True, False),
         ("b", "numeric(10,2)", True, True),
         ("c", "timestamp(3) with time zone", False, True),
         ("d", "character varying(7)[]", False, False),
     ]
-    assert unique == (
+    assert unique == [
         Unique("t_pkey", ("a",), True, f"ALTER TABLE {store.schema}.t DROP CONSTRAINT t_pkey;"),
         Unique("partly", ("c",), False, f"DROP INDEX {store.schema}.partly;"),
-    )
+    ]
 
 
 def test_start_warns_of_triggers(store: Postgresql, caplog: pytest.LogCaptureFixture) -> None:

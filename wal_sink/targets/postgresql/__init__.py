@@ -7,7 +7,7 @@ the driver, and only a flusher or a start imports `connection`.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -18,13 +18,13 @@ from wal_sink.options import Options
 from wal_sink.targets.client import shortly
 from wal_sink.targets.columns import TableColumn
 from wal_sink.targets.ddl import Layout, listed, quote
-from wal_sink.targets.postgresql import catalogue
+from wal_sink.targets.postgresql.catalogue import PostgresqlCatalogue, find
 from wal_sink.targets.postgresql.options import PostgresqlOptions
 from wal_sink.targets.postgresql.types import NEW, TYPES, refuse_wide_row, stored_values, takes
 from wal_sink.targets.refusals import RELEASED
 from wal_sink.targets.sql.database import run
-from wal_sink.targets.sql.errors import Code, ErrorCodes, LockHolder, matches, texts
-from wal_sink.targets.sql.keyed import KeyedTarget, Unique
+from wal_sink.targets.sql.errors import Code, ErrorCodes, matches, texts
+from wal_sink.targets.sql.keyed import KeyedTarget
 
 __all__ = ["PostgresqlOptions", "PostgresqlTarget"]
 
@@ -69,6 +69,7 @@ class PostgresqlTarget(KeyedTarget):
     error_codes = ERROR_CODES
     savepoints = RELEASED
     title = "PostgreSQL"
+    catalogue = PostgresqlCatalogue
     types, new = TYPES, NEW
     options: PostgresqlOptions
     longest = PostgresqlOptions.longest, "bytes"
@@ -78,41 +79,6 @@ class PostgresqlTarget(KeyedTarget):
         from wal_sink.targets.postgresql.connection import connect  # noqa: PLC0415 -- loads the driver
 
         return connect
-
-    # --- the catalogue ---
-
-    def columns(self, connection: Any) -> Sequence[TableColumn]:
-        """Read the table's columns.
-
-        :raises SchemaMismatch: `STORAGE` has a reason to refuse the table, or the ledger is unlogged.
-        """
-        relation = catalogue.find(connection, self.options.destination)
-        catalogue.refuse(connection, relation, catalogue.STORAGE)
-        ledger = catalogue.find(connection, self.options.ledger)
-        catalogue.refuse(connection, ledger, [catalogue.UNLOGGED])
-        return catalogue.read_columns(connection, relation)
-
-    def unique(self, connection: Any) -> Sequence[Unique]:
-        """Read the unique indexes of the table and its partitions."""
-        return catalogue.read_unique(
-            connection, catalogue.find(connection, self.options.destination)
-        )
-
-    def has_schema(self, connection: Any, schema: str) -> bool:
-        """Return True if the database has a schema of this name."""
-        return catalogue.has_schema(connection, schema)
-
-    def other_tables(self, connection: Any) -> Iterable[str]:
-        """Read the names of tables in the same schema or with the same name."""
-        return catalogue.read_tables(connection, self.options.destination)
-
-    def warnings(self, connection: Any) -> Iterable[str]:
-        """Return warnings about triggers and settings of the server."""
-        return catalogue.warnings(connection, catalogue.find(connection, self.options.destination))
-
-    def lock_holders(self, connection: Any) -> Sequence[LockHolder]:
-        """Return the sessions that hold locks on the tables."""
-        return catalogue.lock_holders(connection, self.options.destination, self.options.ledger)
 
     def lock_table(self, connection: Any) -> None:
         """Let no client alter the table until the transaction ends.
@@ -174,7 +140,7 @@ class PostgresqlTarget(KeyedTarget):
         return plan
 
     def _has_ledger(self, connection: Any) -> bool:
-        return bool(catalogue.find(connection, self.options.ledger).oid)
+        return bool(find(connection, self.options.ledger).oid)
 
     def _try_ledger(self, connection: Any) -> None:
         with self._trying(connection):

@@ -1,20 +1,18 @@
-"""Reads tables, columns, indexes and lock holders from `pg_catalog`; refuses tables that could lose rows.
-
-The functions raise the driver's errors.
-"""
+"""Reads tables, columns, indexes and lock holders from `pg_catalog`; refuses tables that could lose rows."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import operator
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from wal_sink.errors import SchemaMismatch
 from wal_sink.targets.columns import TableColumn
 from wal_sink.targets.sql.errors import LockHolder
-from wal_sink.targets.sql.keyed import Unique
+from wal_sink.targets.sql.keyed import Catalogue, Unique
 from wal_sink.targets.sql.options import TableName
 
 
@@ -26,6 +24,11 @@ class Relation(NamedTuple):
     """0 if the server has no table of this name."""
     tree: tuple[int, ...] = ()
     """The oids of the table and its partitions."""
+
+    @property
+    def oids(self) -> Mapping[str, object]:
+        """The parameters of a query about the table."""
+        return {"oid": self.oid, "tree": list(self.tree)}
 
 
 _RELATION = """
@@ -81,32 +84,6 @@ def find(connection: Any, name: TableName) -> Relation:
     return Relation(name)
 
 
-def read_columns(connection: Any, relation: Relation) -> tuple[TableColumn, ...]:
-    """Read a table's columns, with types as `format_type` prints them; none if the table does not exist."""
-    rows = _rows(connection, _COLUMNS, {"oid": relation.oid})
-    return tuple(
-        TableColumn(name, type_, required=required, default=default, computed=always)
-        for name, type_, required, default, always in rows
-    )
-
-
-def read_unique(connection: Any, relation: Relation) -> tuple[Unique, ...]:
-    """Read a table's unique indexes, the primary key first."""
-    rows = _rows(connection, _UNIQUE, {"oid": relation.oid, "tree": list(relation.tree)})
-    return tuple(Unique(name, tuple(columns), plain, drop) for name, columns, plain, drop in rows)
-
-
-def has_schema(connection: Any, schema: str) -> bool:
-    """Return True if the database has a schema of this name."""
-    query = "SELECT FROM pg_catalog.pg_namespace WHERE nspname = %(schema)s"
-    return bool(_rows(connection, query, {"schema": schema}))
-
-
-def read_tables(connection: Any, name: TableName) -> list[str]:
-    """Read the names, with schemas, of the tables in the same schema or with the same name."""
-    return [table for (table,) in _rows(connection, _TABLES, name._asdict())]
-
-
 def _rows(connection: Any, query: str, values: object) -> list[Any]:
     with contextlib.closing(connection.cursor()) as cursor:
         cursor.execute(query, values)
@@ -124,14 +101,14 @@ class Finding(NamedTuple):
     remedy: str = ""
 
 
-UNLOGGED = Finding(
+_UNLOGGED = Finding(
     """SELECT oid::regclass::text, format('ALTER TABLE %%s SET LOGGED;', oid::regclass)
        FROM pg_catalog.pg_class
        WHERE oid = ANY (%(tree)s) AND relkind = 'r' AND relpersistence <> 'p'""",
     "{names} is unlogged: a crash of the server would take its rows, and the log no longer has them.",
     "Run:",
 )
-STORAGE = (
+_STORAGE = (
     Finding(
         """SELECT oid::regclass::text, NULL FROM pg_catalog.pg_class
            WHERE oid = ANY (%(tree)s) AND relkind IN ('v', 'm', 'f')""",
@@ -139,7 +116,7 @@ STORAGE = (
         " with the ledger.",
         "Name the table itself. The table and all its partitions have to be on this server.",
     ),
-    UNLOGGED,
+    _UNLOGGED,
     Finding(
         """SELECT rulename::text, format('DROP RULE %%I ON %%s;', rulename, ev_class::regclass)
            FROM pg_catalog.pg_rewrite
@@ -173,7 +150,7 @@ _WARNINGS = (
 )
 
 
-def refuse(connection: Any, relation: Relation, findings: Sequence[Finding]) -> None:
+def _refuse(connection: Any, relation: Relation, findings: Sequence[Finding]) -> None:
     """Refuse a table if a finding applies to it.
 
     :raises SchemaMismatch: a finding applies.
@@ -181,12 +158,6 @@ def refuse(connection: Any, relation: Relation, findings: Sequence[Finding]) -> 
     for finding, rows in _applying(connection, relation, findings):
         remedy = "\n".join([finding.remedy, *(statement for _, statement in rows if statement)])
         raise SchemaMismatch(_text(finding, relation, rows), remedy)
-
-
-def warnings(connection: Any, relation: Relation) -> Iterator[str]:
-    """Yield warnings for a start, about table and server."""
-    for finding, rows in _applying(connection, relation, _WARNINGS):
-        yield _text(finding, relation, rows)
 
 
 def _applying(
@@ -200,8 +171,7 @@ def _applying(
         f"SELECT {number}, f.name::text, f.statement::text FROM ({finding.query}) f (name, statement)"  # noqa: S608 -- constants
         for number, finding in enumerate(findings)
     ]
-    values = {"oid": relation.oid, "tree": list(relation.tree)}
-    applying = _rows(connection, " UNION ALL ".join(parts) + " ORDER BY 1, 2", values)
+    applying = _rows(connection, " UNION ALL ".join(parts) + " ORDER BY 1, 2", relation.oids)
     for number, rows in itertools.groupby(applying, key=operator.itemgetter(0)):
         yield findings[number], [row[1:] for row in rows]
 
@@ -224,10 +194,52 @@ _HOLDERS = """
     ORDER BY l.mode LIKE 'Row%%', a.xact_start"""
 
 
-def lock_holders(connection: Any, table: TableName, ledger: TableName) -> Sequence[LockHolder]:
-    """Return the sessions that hold locks on the table, its partitions or the ledger.
+class PostgresqlCatalogue(Catalogue):
+    """Reads `pg_catalog`."""
 
-    Sessions whose lock blocks all inserts come first.
-    """
-    values = {"tree": list(find(connection, table).tree), "oid": find(connection, ledger).oid}
-    return [LockHolder(*row) for row in _rows(connection, _HOLDERS, values)]
+    @functools.cached_property
+    def _relation(self) -> Relation:
+        return find(self._connection, self._table)
+
+    def columns(self) -> Sequence[TableColumn]:
+        """Read the columns of the table, with types as `format_type` prints them.
+
+        :raises SchemaMismatch: `_STORAGE` has a reason to refuse the table, or the ledger is unlogged.
+        """
+        _refuse(self._connection, self._relation, _STORAGE)
+        ledger = find(self._connection, self._target.options.ledger)
+        _refuse(self._connection, ledger, [_UNLOGGED])
+        rows = _rows(self._connection, _COLUMNS, self._relation.oids)
+        return [
+            TableColumn(name, type_, required=required, default=default, computed=always)
+            for name, type_, required, default, always in rows
+        ]
+
+    def unique(self) -> Sequence[Unique]:
+        """Read the unique indexes of the table and its partitions, the primary key first."""
+        rows = _rows(self._connection, _UNIQUE, self._relation.oids)
+        return [Unique(name, tuple(columns), plain, drop) for name, columns, plain, drop in rows]
+
+    def has_schema(self, schema: str) -> bool:
+        """Return True if the database has a schema of this name."""
+        query = "SELECT FROM pg_catalog.pg_namespace WHERE nspname = %(schema)s"
+        return bool(_rows(self._connection, query, {"schema": schema}))
+
+    def other_tables(self) -> Iterator[str]:
+        """Yield the tables in the same schema or with the same name."""
+        for (name,) in _rows(self._connection, _TABLES, self._table._asdict()):
+            yield name
+
+    def warnings(self) -> Iterator[str]:
+        """Yield warnings about triggers and settings of the server."""
+        for finding, rows in _applying(self._connection, self._relation, _WARNINGS):
+            yield _text(finding, self._relation, rows)
+
+    def lock_holders(self) -> Sequence[LockHolder]:
+        """Return the sessions that hold locks on the table, its partitions or the ledger.
+
+        Sessions whose lock blocks all inserts come first.
+        """
+        ledger = find(self._connection, self._target.options.ledger)
+        values = {"tree": list(self._relation.tree), "oid": ledger.oid}
+        return [LockHolder(*row) for row in _rows(self._connection, _HOLDERS, values)]

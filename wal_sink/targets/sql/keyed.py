@@ -6,7 +6,7 @@ Its errors name options in full, such as `sql.mode`: the target's name is their 
 from __future__ import annotations
 
 import logging
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -38,6 +38,7 @@ from wal_sink.targets.operations import (
     without_operation,
 )
 from wal_sink.targets.sql import errors
+from wal_sink.targets.sql.errors import LockHolder
 from wal_sink.targets.sql.options import KeyedOptions, TableName
 from wal_sink.targets.sql.target import SqlTarget
 from wal_sink.targets.sql.types import NewTypes, Types, arrow_type, is_document, new_type
@@ -75,10 +76,50 @@ def _to_drop(unique: Sequence[Unique]) -> str:
     return f"drop {_listed(unique)}."
 
 
+class Catalogue(ABC):
+    """Reads the target's table from the database's catalogue, over one connection.
+
+    The methods raise the driver's errors.
+    """
+
+    def __init__(self, connection: Any, target: KeyedTarget) -> None:
+        self._connection = connection
+        self._target = target
+        self._table = target.options.destination
+
+    @abstractmethod
+    def columns(self) -> Sequence[TableColumn]:
+        """Read the columns of the table. Return no column if the table does not exist.
+
+        :raises SchemaMismatch: table or ledger has a property by which rows can be lost.
+        """
+
+    @abstractmethod
+    def unique(self) -> Sequence[Unique]:
+        """Read the unique indexes of the table, the primary key first."""
+
+    @abstractmethod
+    def has_schema(self, schema: str) -> bool:
+        """Return True if the database has a schema of this name."""
+
+    @abstractmethod
+    def other_tables(self) -> Iterable[str]:
+        """Read the names of tables that the user may have meant, as option table has them."""
+
+    @abstractmethod
+    def warnings(self) -> Iterable[str]:
+        """Return warnings about table and server, which a start logs."""
+
+    @abstractmethod
+    def lock_holders(self) -> Sequence[LockHolder]:
+        """Return sessions that hold locks on table or ledger, if the user may see them."""
+
+
 class KeyedTarget(SqlTarget):
     """Adds rows, or replaces and deletes rows by key. Creates the table if createTable is set."""
 
     options: KeyedOptions
+    catalogue: type[Catalogue]
     title = "The database"
     """The name of the database in errors. A subclass or a target sets this attribute and the next four."""
     types: Types
@@ -93,22 +134,6 @@ class KeyedTarget(SqlTarget):
     @abstractmethod
     def connector(self) -> Callable[[Any], Any]:
         """Import the client. Return the function that connects; its argument is the options."""
-
-    @abstractmethod
-    def unique(self, connection: Any) -> Sequence[Unique]:
-        """Read the unique indexes of the table, the primary key first."""
-
-    @abstractmethod
-    def has_schema(self, connection: Any, schema: str) -> bool:
-        """Return True if the database has a schema of this name."""
-
-    @abstractmethod
-    def other_tables(self, connection: Any) -> Iterable[str]:
-        """Read the names of tables that the user may have meant, as option table has them."""
-
-    @abstractmethod
-    def warnings(self, connection: Any) -> Iterable[str]:
-        """Return warnings about table and server, which a start logs."""
 
     @abstractmethod
     def table_end(self, partition: Sequence[str]) -> str:
@@ -176,10 +201,18 @@ class KeyedTarget(SqlTarget):
         """Return the Arrow type of a type, by `types`."""
         return arrow_type(self.types, type_)
 
+    def columns(self, connection: Any) -> Sequence[TableColumn]:
+        """Read the columns of the table."""
+        return self.catalogue(connection, self).columns()
+
+    def lock_holders(self, connection: Any) -> Sequence[LockHolder]:
+        """Return sessions that hold locks on table or ledger."""
+        return self.catalogue(connection, self).lock_holders()
+
     def other_changes(self, connection: Any, plan: Plan) -> Sequence[str]:
         """Return how the unique indexes differ from the key of the plan."""
         key = key_of(plan)
-        unique = self.unique(connection) if key else ()
+        unique = self.catalogue(connection, self).unique() if key else ()
         if not key or (len(unique) == 1 and unique[0].plain and {*unique[0].columns} == {*key}):
             return ()
         present = f"is unique by {_listed(unique)}" if unique else "has no unique index"
@@ -218,14 +251,15 @@ class KeyedTarget(SqlTarget):
 
     def agree(self, connection: Any, schema: pa.Schema, key: str) -> Plan:
         """Compare the DataFrame with the table, and log warnings."""
-        columns, table = self.columns(connection), self.options.table
+        catalogue, table = self.catalogue(connection, self), self.options.table
+        columns = catalogue.columns()
         if not columns:
-            hint = did_you_mean(table, self.other_tables(connection))
+            hint = did_you_mean(table, catalogue.other_tables())
             new_schema = self._new_schema(connection, self.options.destination)
             statement = new_schema + self.new_table(schema, NO_LAYOUT)
             raise errors.missing_table(table, hint, statement)
-        plan = self.match(schema, key, columns, self.unique(connection))
-        for warning in self.warnings(connection):
+        plan = self.match(schema, key, columns, catalogue.unique())
+        for warning in catalogue.warnings():
             logger.warning("%s", warning)
         return plan
 
@@ -334,14 +368,14 @@ class KeyedTarget(SqlTarget):
 
     def _new_schema(self, connection: Any, name: TableName) -> str:
         """Return the CREATE SCHEMA that a new table needs, with a semicolon. Empty if the schema exists."""
-        if not name.schema or self.has_schema(connection, name.schema):
+        if not name.schema or self.catalogue(connection, self).has_schema(name.schema):
             return ""
         return f"CREATE SCHEMA {self.quote(name.schema)};\n"
 
     def _make_schema(self, connection: Any, name: TableName) -> None:
         """Create the schema of a new table unless it exists."""
         if statement := self._new_schema(connection, name).removesuffix(";\n"):
-            exists = partial(self.has_schema, connection, name.schema)
+            exists = partial(self.catalogue(connection, self).has_schema, name.schema)
             self._create(connection, f"The schema {name.schema}", statement, exists)
 
     def _make_ledger(self, connection: Any) -> None:

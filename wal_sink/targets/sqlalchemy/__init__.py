@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -20,10 +20,9 @@ from wal_sink.options import Options
 from wal_sink.targets.columns import TableColumn
 from wal_sink.targets.ddl import Layout
 from wal_sink.targets.refusals import Savepoints
-from wal_sink.targets.sql.errors import LockHolder
-from wal_sink.targets.sql.keyed import KeyedTarget, Unique
+from wal_sink.targets.sql.keyed import KeyedTarget
 from wal_sink.targets.sql.types import parse
-from wal_sink.targets.sqlalchemy import catalogue
+from wal_sink.targets.sqlalchemy.catalogue import SqlAlchemyCatalogue
 from wal_sink.targets.sqlalchemy.dialects import OF_CHARSET
 from wal_sink.targets.sqlalchemy.options import SqlAlchemyOptions
 
@@ -43,6 +42,7 @@ class SqlAlchemyTarget(KeyedTarget):
     name = "sql"
     options_type: type[Options] = SqlAlchemyOptions
     options: SqlAlchemyOptions
+    catalogue = SqlAlchemyCatalogue
 
     def __init__(self, options: SqlAlchemyOptions) -> None:
         super().__init__(options)
@@ -141,33 +141,6 @@ class SqlAlchemyTarget(KeyedTarget):
 
     # --- the database ---
 
-    def columns(self, connection: Any) -> Sequence[TableColumn]:
-        """Read the table's columns.
-
-        :raises SchemaMismatch: table or ledger has a storage that could lose rows.
-        """
-        for name in (self.options.destination, self.options.ledger):
-            catalogue.refuse_storage(connection, name, self.quoted(name))
-        return catalogue.read_columns(connection, self.options.destination)
-
-    def unique(self, connection: Any) -> Sequence[Unique]:
-        """Read the unique indexes of the table."""
-        return catalogue.read_unique(connection, self.options.destination)
-
-    def has_schema(self, connection: Any, schema: str) -> bool:
-        """Return True if the database has a schema of this name."""
-        return catalogue.has_schema(connection, schema)
-
-    def other_tables(self, connection: Any) -> Iterable[str]:
-        """Read the names of the tables in the same schema."""
-        name = self.options.destination
-        tables = catalogue.read_tables(connection, name.schema).items()
-        return [name._replace(table=table).text for table, is_view in tables if not is_view]
-
-    def warnings(self, connection: Any) -> Iterable[str]:
-        """Return warnings about the server."""
-        return catalogue.warnings(connection)
-
     def remedy(self, connection: Any, error: Exception) -> str:
         """Return the GRANT for a privilege that the server's error names."""
         denied = _DENIED.search(str(error)) if self.dialect.is_mysql else None
@@ -176,10 +149,6 @@ class SqlAlchemyTarget(KeyedTarget):
         ((account,),) = connection.query("SELECT CURRENT_USER()")
         user, _, host = account.rpartition("@")
         return f"Run as an administrator: GRANT {denied[1]} ON {denied[2]} TO '{user}'@'{host}';"
-
-    def lock_holders(self, connection: Any) -> Sequence[LockHolder]:
-        """Return sessions that may hold locks on the table."""
-        return catalogue.lock_holders(connection, self.options.destination)
 
     def insert(self, connection: Any, plan: Plan, batch: pa.RecordBatch) -> None:
         """Write rows in the open transaction."""

@@ -1,22 +1,21 @@
 """Reads tables, columns, indexes and lock holders from the database's catalogue.
 
 SQLAlchemy's inspector reads most databases. It lacks types and character sets of MariaDB and MySQL, and does
-not know DuckDB. For these three the module queries the catalogue itself. It does not import SQLAlchemy. The
-functions raise the driver's errors.
+not know DuckDB. For these three the module queries the catalogue itself. It does not import SQLAlchemy.
 """
 
 from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from wal_sink.errors import SchemaMismatch
 from wal_sink.targets.columns import TableColumn
 from wal_sink.targets.ddl import quote
 from wal_sink.targets.sql.errors import LockHolder
-from wal_sink.targets.sql.keyed import Unique
+from wal_sink.targets.sql.keyed import Catalogue, Unique
 from wal_sink.targets.sql.options import TableName
 from wal_sink.targets.sqlalchemy.dialects import DUCKDB, GENERIC, OF_CHARSET, words_of
 from wal_sink.unknown_names import did_you_mean
@@ -50,56 +49,6 @@ _COLUMNS = {"DuckDB": _DUCKDB_COLUMNS, "MySQL": _MYSQL_COLUMNS, "MariaDB": _MYSQ
 text), and three flags: the column refuses nulls, has a default, is computed."""
 
 
-def read_tables(connection: Connection, schema: str) -> Mapping[str, bool]:
-    """Return the tables and views of a schema by their names. True for a view.
-
-    :param schema: empty for the default schema of the connection.
-    """
-    if connection.dialect is DUCKDB:
-        return dict(connection.query(_DUCKDB_TABLES, (schema or None,)))
-    inspector = connection.inspector()
-    tables = dict.fromkeys(inspector.get_table_names(schema=schema or None), False)
-    return tables | dict.fromkeys(inspector.get_view_names(schema=schema or None), True)
-
-
-def has_schema(connection: Connection, schema: str) -> bool:
-    """Return True if the database has a schema of this name."""
-    if connection.dialect is DUCKDB:
-        return bool(connection.query(_DUCKDB_SCHEMA, (schema,)))
-    return bool(connection.inspector().has_schema(schema))
-
-
-def read_columns(connection: Connection, name: TableName) -> tuple[TableColumn, ...]:
-    """Read a table's columns. Return no column if the table does not exist.
-
-    :raises SchemaMismatch: the name is that of a view, or differs from a table's name by case only.
-    """
-    tables = read_tables(connection, name.schema)
-    if tables.get(name.table):
-        raise SchemaMismatch(
-            f"{name.text} is a view.", "Name a table, or replace the view by a table."
-        )
-    if name.table not in tables:
-        if connection.dialect.is_file:
-            _refuse_other_case(name, tables)
-        return ()
-    if (query := _COLUMNS.get(connection.dialect.title)) is None:
-        columns = connection.inspector().get_columns(name.table, schema=name.schema or None)
-        return tuple(_column(connection, described) for described in columns)
-    return tuple(
-        TableColumn(
-            column,
-            words_of(type_) + (f"{OF_CHARSET}{charset}" if charset else ""),
-            required=bool(required),
-            default=bool(default),
-            computed=bool(computed),
-        )
-        for column, type_, charset, required, default, computed in connection.query(
-            query, (name.table, name.schema or None)
-        )
-    )
-
-
 def _refuse_other_case(name: TableName, tables: Iterable[str]) -> None:
     """Refuse a missing table if an existing table has its name in other case.
 
@@ -121,14 +70,6 @@ def _column(connection: Connection, described: Any) -> TableColumn:
         default=bool(described.get("default") is not None or is_serial or identity),
         computed=bool(described.get("computed") or identity.get("always")),
     )
-
-
-def read_unique(connection: Connection, name: TableName) -> tuple[Unique, ...]:
-    """Read the unique indexes of a table that exists, the primary key first."""
-    if connection.dialect is DUCKDB:
-        return _duckdb_unique(connection, name)
-    of_database = _mysql_unique if connection.dialect.is_mysql else _inspected_unique
-    return tuple(of_database(connection, name))
 
 
 _PRIMARY = "the primary key"
@@ -166,19 +107,16 @@ _DUCKDB_INDEXES = """
     AND database_name = current_database() AND is_unique"""
 
 
-def _duckdb_unique(connection: Connection, name: TableName) -> tuple[Unique, ...]:
-    columns = {column.name for column in read_columns(connection, name)}
+def _duckdb_unique(
+    connection: Connection, name: TableName, columns: Collection[str]
+) -> Iterator[Unique]:
     where = name.table, name.schema or None
-    constraints = [
-        Unique(_PRIMARY if kind == "PRIMARY KEY" else "a unique constraint", tuple(names))
-        for kind, names in connection.query(_DUCKDB_UNIQUE, where)
-    ]
-    indexes = []
+    for kind, names in connection.query(_DUCKDB_UNIQUE, where):
+        yield Unique(_PRIMARY if kind == "PRIMARY KEY" else "a unique constraint", tuple(names))
     for index, text in connection.query(_DUCKDB_INDEXES, where):
         parts = [part.strip(" '\"") for part in str(text).strip("[]").split(",")]
         names = tuple(part for part in parts if part in columns)
-        indexes.append(Unique(index, names, plain=len(names) == len(parts)))
-    return (*constraints, *indexes)
+        yield Unique(index, names, plain=len(names) == len(parts))
 
 
 # --- any other database, by SQLAlchemy's inspector ---
@@ -237,7 +175,7 @@ _DROPS = re.compile(
 )
 
 
-def refuse_storage(connection: Connection, name: TableName, quoted: str) -> None:
+def _refuse_storage(connection: Connection, name: TableName, quoted: str) -> None:
     """Refuse a table whose storage could lose rows, or split a window. A missing table is accepted.
 
     :param quoted: the name of the table for a statement.
@@ -264,23 +202,6 @@ def refuse_storage(connection: Connection, name: TableName, quoted: str) -> None
             )
 
 
-def warnings(connection: Connection) -> Iterator[str]:
-    """Yield warnings for a start, about the server."""
-    if connection.dialect is GENERIC:
-        yield (
-            "wal_sink does not know this database. Check that its tables have transactions and survive a"
-            " crash, that it changes no value, and that its settings bound how long a statement waits for a"
-            " lock."
-        )
-    if connection.dialect.is_mysql:
-        for (level,) in connection.query("SELECT @@innodb_flush_log_at_trx_commit"):
-            if level != 1:
-                yield (
-                    f"the server has innodb_flush_log_at_trx_commit = {level}: a power loss may take rows"
-                    " that it acknowledged, and that the log no longer has"
-                )
-
-
 _MYSQL_HOLDERS = """
     SELECT p.id, p.user, t.trx_started
     FROM information_schema.processlist p
@@ -291,14 +212,99 @@ _MYSQL_HOLDERS = """
     ORDER BY t.trx_started IS NULL, t.trx_started"""
 
 
-def lock_holders(connection: Connection, table: TableName) -> Sequence[LockHolder]:
-    """Return sessions of MariaDB or MySQL in the table's database, which may hold locks on the table."""
-    if not connection.dialect.is_mysql:
-        return ()
-    return [
-        LockHolder(
-            f"perhaps session {number} of user {user}{f', since {since}' if since else ''}",
-            f"KILL {number};",
-        )
-        for number, user, since in connection.query(_MYSQL_HOLDERS, (table.schema or None,))
-    ]
+class SqlAlchemyCatalogue(Catalogue):
+    """Reads the catalogue of any database that SQLAlchemy reaches."""
+
+    _connection: Connection
+
+    def columns(self) -> Sequence[TableColumn]:
+        """Read the columns of the table. Return no column if the table does not exist.
+
+        :raises SchemaMismatch: table or ledger has a storage that could lose rows; or the name is that of a
+            view, or differs from a table's name by case only.
+        """
+        connection, name = self._connection, self._table
+        for stored in (name, self._target.options.ledger):
+            _refuse_storage(connection, stored, self._target.quoted(stored))
+        tables = self._tables()
+        if tables.get(name.table):
+            raise SchemaMismatch(
+                f"{name.text} is a view.", "Name a table, or replace the view by a table."
+            )
+        if name.table not in tables:
+            if connection.dialect.is_file:
+                _refuse_other_case(name, tables)
+            return ()
+        if (query := _COLUMNS.get(connection.dialect.title)) is None:
+            columns = connection.inspector().get_columns(name.table, schema=name.schema or None)
+            return [_column(connection, described) for described in columns]
+        return [
+            TableColumn(
+                column,
+                words_of(type_) + (f"{OF_CHARSET}{charset}" if charset else ""),
+                required=bool(required),
+                default=bool(default),
+                computed=bool(computed),
+            )
+            for column, type_, charset, required, default, computed in connection.query(
+                query, (name.table, name.schema or None)
+            )
+        ]
+
+    def unique(self) -> Sequence[Unique]:
+        """Read the unique indexes of a table that exists, the primary key first."""
+        connection, name = self._connection, self._table
+        if connection.dialect is DUCKDB:
+            return [*_duckdb_unique(connection, name, {c.name for c in self.columns()})]
+        of_database = _mysql_unique if connection.dialect.is_mysql else _inspected_unique
+        return [*of_database(connection, name)]
+
+    def has_schema(self, schema: str) -> bool:
+        """Return True if the database has a schema of this name."""
+        if self._connection.dialect is DUCKDB:
+            return bool(self._connection.query(_DUCKDB_SCHEMA, (schema,)))
+        return bool(self._connection.inspector().has_schema(schema))
+
+    def other_tables(self) -> Sequence[str]:
+        """Read the names of the tables in the same schema."""
+        tables = self._tables().items()
+        return [self._table._replace(table=name).text for name, is_view in tables if not is_view]
+
+    def warnings(self) -> Iterator[str]:
+        """Yield warnings about the server."""
+        connection = self._connection
+        if connection.dialect is GENERIC:
+            yield (
+                "wal_sink does not know this database. Check that its tables have transactions and survive a"
+                " crash, that it changes no value, and that its settings bound how long a statement waits"
+                " for a lock."
+            )
+        if connection.dialect.is_mysql:
+            for (level,) in connection.query("SELECT @@innodb_flush_log_at_trx_commit"):
+                if level != 1:
+                    yield (
+                        f"the server has innodb_flush_log_at_trx_commit = {level}: a power loss may take rows"
+                        " that it acknowledged, and that the log no longer has"
+                    )
+
+    def lock_holders(self) -> Sequence[LockHolder]:
+        """Return sessions of MariaDB or MySQL in the table's database, which may hold locks on the table."""
+        if not self._connection.dialect.is_mysql:
+            return ()
+        sessions = self._connection.query(_MYSQL_HOLDERS, (self._table.schema or None,))
+        return [
+            LockHolder(
+                f"perhaps session {number} of user {user}{f', since {since}' if since else ''}",
+                f"KILL {number};",
+            )
+            for number, user, since in sessions
+        ]
+
+    def _tables(self) -> Mapping[str, bool]:
+        """Return the tables and views of the table's schema by their names. True for a view."""
+        schema = self._table.schema or None
+        if self._connection.dialect is DUCKDB:
+            return dict(self._connection.query(_DUCKDB_TABLES, (schema,)))
+        inspector = self._connection.inspector()
+        tables = dict.fromkeys(inspector.get_table_names(schema=schema), False)
+        return tables | dict.fromkeys(inspector.get_view_names(schema=schema), True)
