@@ -173,7 +173,7 @@ def test_copy_uses_the_present_column_types(place: Place) -> None:
 def test_null_in_column_that_takes_none_now_is_named(place: Place) -> None:
     start(place.query).batch([NARROW, (2, "b", 1, None, None, AT)])
     place.alter(place.wider)
-    with pytest.raises(TargetRefused, match="Column note .*takes no null"):
+    with pytest.raises(TargetRefused, match=r"Column note .*takes no null"):
         place.query.flush()
 
 
