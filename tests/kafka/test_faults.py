@@ -26,6 +26,20 @@ from wal_sink.testing.micro_batches import flush, until_idle
 ROWS = [(f"k{n}", n) for n in range(100)]
 
 
+def before_finish(
+    patch: pytest.MonkeyPatch, action: Callable[[KafkaSession, LedgerRow], object]
+) -> None:
+    """Run an action before each `finish` of a window."""
+    real = KafkaSession.finish
+
+    def finish_after(self: KafkaSession, current: LedgerRow | None, new: LedgerRow) -> Outcome:
+        if current is not None:
+            action(self, new)
+        return real(self, current, new)
+
+    patch.setattr(KafkaSession, "finish", finish_after)
+
+
 def test_open_ledger_transaction_is_ended_by_the_next_flusher(
     make_world: Callable[[], TopicWorld], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -33,19 +47,15 @@ def test_open_ledger_transaction_is_ended_by_the_next_flusher(
     world = make_world()
     world.run().batch(ROWS)
 
-    real = KafkaSession.finish
-
-    def dies(self: KafkaSession, current: LedgerRow | None, new: LedgerRow) -> Outcome:
-        if current is None:
-            return real(self, current, new)
-        value, key = msgspec.json.encode(new.cells), self._query_id.encode()
-        self._producer.produce(self._ledger.topic, value, key, 0)
-        self._producer.flush()
-        self._open = False  # so this process does not abort the transaction
+    def die(session: KafkaSession, new: LedgerRow) -> None:
+        value, key = msgspec.json.encode(new.cells), session._query_id.encode()
+        session._producer.produce(session._ledger.topic, value, key, 0)
+        session._producer.flush()
+        session._open = False  # so this process does not abort the transaction
         raise Crash
 
     with monkeypatch.context() as patch:
-        patch.setattr(KafkaSession, "finish", dies)
+        before_finish(patch, die)
         flusher = world.flusher()
         with pytest.raises(Crash):
             flush(flusher)
@@ -126,15 +136,13 @@ def test_second_flusher_fences_the_first(
     world = make_world()
     world.run().batch(ROWS)
     second: list[int] = []
-    real = KafkaSession.finish
 
-    def finish_second(self: KafkaSession, current: LedgerRow | None, new: LedgerRow) -> Outcome:
-        if current is not None and not second:
+    def flush_second(*_: object) -> None:
+        if not second:
             second.append(1)
             flush(world.flusher())
-        return real(self, current, new)
 
-    monkeypatch.setattr(KafkaSession, "finish", finish_second)
+    before_finish(monkeypatch, flush_second)
     first = world.flusher()
     flush(first)
     assert second
@@ -150,15 +158,8 @@ def test_error_of_a_transaction_time_out_names_the_option(
     options = world.target.options
     short = msgspec.structs.replace(options, transaction_timeout_ms=1_000)
     monkeypatch.setattr(world.target, "options", short)
-    real = KafkaSession.finish
-
-    def late(self: KafkaSession, current: LedgerRow | None, new: LedgerRow) -> Outcome:
-        if current is not None:
-            time.sleep(4)  # the broker checks every half second
-        return real(self, current, new)
-
     with monkeypatch.context() as patch:
-        patch.setattr(KafkaSession, "finish", late)
+        before_finish(patch, lambda *_: time.sleep(4))  # the broker checks every half second
         with pytest.raises(TargetUnavailable, match="took longer than 1000 ms") as caught:
             until_idle(world.flusher())
     assert "raise kafka.transaction.timeout.ms" in caught.value.remedy

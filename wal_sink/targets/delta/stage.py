@@ -71,8 +71,8 @@ class DeltaStage(Stage):
 def _action(path: str, size: int, partition: dict[str, str | None], rows: int) -> AddAction:
     """Return the entry for a file in the table's log, with the number of rows as its only statistic.
 
-    With bounds of some columns in this entry, a dataset of delta-rs would take every other column of the file
-    for empty, such as a boolean, and skip the file.
+    If the entry had bounds of some columns, a dataset of delta-rs would treat every other column, such as a
+    boolean, as empty, and skip the file.
     """
     return AddAction(
         path=path,

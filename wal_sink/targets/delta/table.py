@@ -127,7 +127,7 @@ class Table:
         It conflicts with the same commits as `commit`, and with each commit that changes the same partitions.
 
         :param rows: the table's columns, `MERGED`, `DELETED`, and flags of unavailable cells, which keep
-            their values in the table. Of the merged rows at most one has the same key.
+            their values in the table. No two merged rows have the same key.
         :param event: the column with the event time. A row of the table with a later time stays.
         :raises SchemaMismatch: another writer has added a file that delta-rs cannot remove.
         :raises CommitFailedError: a conflict (`is_conflict`), or delta-rs cannot write the table.
