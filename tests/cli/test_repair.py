@@ -211,7 +211,7 @@ def test_adoption_fences_a_run_that_had_opened(job: Job) -> None:
 
 
 def test_log_that_was_moved_is_adopted(job: Job, tmp_path: Path) -> None:
-    """`--wal` is the folder above the log. After the command the checkpoint names it."""
+    """`--wal` is the folder above the log. After the command, the checkpoint names the log."""
     (tmp_path / "logs").mkdir()
     folder = tmp_path / "checkpoint" / "wal_sink" / job.query_id
     folder.rename(tmp_path / "logs" / job.query_id)

@@ -175,7 +175,7 @@ def test_watch_as_json_prints_documents_until_ctrl_c(world: World, tmp_path: Pat
 
 
 def test_watch_ends_when_its_reader_ends(world: World, tmp_path: Path) -> None:
-    """As in `… | head -1`."""
+    """The reader is a program such as `head -1`, which closes the pipe."""
     world.run()
     with start(tmp_path, "status", "checkpoint", "--watch", "--json") as watching:
         assert watching.stdout is not None

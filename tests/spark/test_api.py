@@ -254,7 +254,7 @@ def test_block_raises_the_error_of_an_idle_flush(
 def test_check_refuses_another_checkpoint_file_manager(
     spark: SparkSession, checkpoint: str
 ) -> None:
-    """The class that writes the checkpoint is refused, as at a start. A schema takes the active session."""
+    """A start refuses this class, too. With a schema, `check` reads the settings of the active session."""
     name, theirs = "spark.sql.streaming.checkpointFileManagerClass", "com.provider.CheckpointFiles"
     options = {"checkpointLocation": checkpoint, "target": "delta", "delta.path": "/nowhere"}
     rows = spark.range(1)

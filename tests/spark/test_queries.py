@@ -41,7 +41,7 @@ def test_end_of_block_flushes_everything_checkpointed(shop: Shop) -> None:
 
 
 def test_await_flushed_waits_for_what_is_checkpointed_when_called(shop: Shop) -> None:
-    """It takes the query, and the location of the checkpoint."""
+    """`await_flushed` takes the query, or the location of the checkpoint."""
     shop.add_files(2)
     with wal_sink.register(shop.spark) as sink:
         query = shop.run()
@@ -68,7 +68,7 @@ def test_failed_query_is_flushed_to_its_last_checkpoint(shop: Shop) -> None:
 
 
 def test_garbage_collection_of_a_worker_skips_imported_modules(shop: Shop) -> None:
-    """A task of the query has frozen them in its worker, which later tasks use."""
+    """A task of the query has frozen the modules of its worker, in which later tasks run."""
     shop.add_files()
     with wal_sink.register(shop.spark):
         shop.run()
