@@ -104,7 +104,7 @@ def test_another_process_flushes_a_query_that_waits(
 def test_path_that_the_sink_ignores_is_warned_of(
     shop: Shop, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The paths are an argument of `start`, and the table of `toTable`. A query without them is not warned of."""
+    """Such paths are the argument of `start` and the table of `toTable`. The second query has neither."""
     shop.add_files()
     shop.spark.sql("CREATE DATABASE shop_of_spark")
     job = shop.writer().trigger(availableNow=True)

@@ -134,7 +134,7 @@ class _Inspection:
             exit_code=error.exit_code,
         )
         is_known = finding.what in {known.what for known in self.findings}
-        # The decision about a ledger row fails at a missing manifest that is a finding of the log already.
+        # A missing manifest is a finding of the log. The decision about a ledger row fails there, too.
         repeats = isinstance(error, MissingManifest) and any(not f.target for f in self.findings)
         if not is_known and not (target and repeats):
             self.findings.append(finding)

@@ -171,7 +171,7 @@ def find_query(
     query_id, location = find_by_checkpoint(checkpoint, wal, "--wal", *store_options)
     try:
         refuse_unused(location, store_options[0], "Option wal.storageOptions")
-    except OptionError as error:  # only a warning, since the variable applies to every query
+    except OptionError as error:  # only a warning: WAL_SINK_OPTIONS applies to every query
         logger.warning("%s", error.summary)
     return Query(query_id, location.open_checkpoint(), location.open_log(query_id), options)
 

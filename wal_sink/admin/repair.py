@@ -129,7 +129,7 @@ def _give_up_missing(
         published_us=now_us(),
     )
     path = paths.MANIFEST.path(paths.ManifestName(epoch, manifest.run_id))
-    # As before every publication, in the order in which Spark wrote the files.
+    # A publication first makes Spark's files durable, in the order in which Spark wrote them.
     query.checkpoint.make_durable([f"commits/{epoch - 1}", f"offsets/{epoch}", f"commits/{epoch}"])
     made = create_manifest(store, path, manifest)
 

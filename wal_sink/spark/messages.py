@@ -156,7 +156,7 @@ def log_flushing(
     """
     pending = 0
     for place in places:
-        with contextlib.suppress(OSError, WalSinkError):  # the wait for that flush raises it
+        with contextlib.suppress(OSError, WalSinkError):  # `close` raises this error later
             pending += pending_epochs(*place())
     if pending:
         logger.warning(

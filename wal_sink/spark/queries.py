@@ -278,7 +278,7 @@ class Queries(CheckpointListener):
         if not self.closed:
             try:
                 self._begin(query, run_id)
-            except ImportError as error:  # the workers may be able to import it
+            except ImportError as error:  # Spark's workers may be able to import it
                 refusal = OptionError(
                     f"Query {query_id} cannot be flushed by this process: {error}.",
                     "A package was installed or changed while this process ran. Start the process again.",

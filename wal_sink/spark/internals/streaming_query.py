@@ -107,7 +107,7 @@ def _layout_asked(checkpoint: str) -> Mapping[str, str]:
     :return: columns by method; empty for a Spark whose writer has other fields.
     """
     writers = [writer._jwrite for writer in _starting()]
-    # A writer without a checkpoint takes the session's, so it can only be told by being alone.
+    # A writer without the option uses the session's setting. It matches only if no other query starts.
     expected = {checkpoint, ""} if len(writers) == 1 else {checkpoint}
     try:
         writers = [writer for writer in writers if _checkpoint(writer) in expected]
