@@ -167,6 +167,13 @@ def test_checkpoint_outside_the_folders_is_refused(tmp_path: Path, lines: list[s
     assert "further --under" in line
 
 
+def test_checkpoint_below_the_root_folder_is_accepted(tmp_path: Path) -> None:
+    """The search finds the log in a part of the tree, since the whole tree is large."""
+    job = a_job(tmp_path / "job", 0)
+    (place,) = logs_below(open_backend(str(tmp_path)))
+    assert LogsUnder(["/"], CONFIRMED)._open(place).query_id == job.query_id
+
+
 def test_log_of_a_deleted_checkpoint_is_refused(tmp_path: Path, lines: list[str]) -> None:
     job = a_job(tmp_path / "job", 0)
     (tmp_path / "job" / "checkpoint" / "metadata").write_text(

@@ -67,7 +67,8 @@ class LogsUnder:
             checkpoint = named_checkpoint(place, self._of_store)
         if checkpoint is None:
             raise OptionError("The log has no state yet.", "Wait for its first micro-batch.")
-        if not any(f"{checkpoint}/".startswith(f"{root.url}/") for root in self._roots):
+        folders = [f"{root.url.rstrip('/')}/" for root in self._roots]
+        if not any(f"{checkpoint}/".startswith(folder) for folder in folders):
             raise WrongOwner(
                 f"The log {place.url} names the checkpoint {printable(checkpoint)}, which is not below"
                 f" {' or '.join(root.url for root in self._roots)}. Anyone who can write to the log can"
