@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from tests.support.cassandra import raw_options
@@ -66,11 +65,6 @@ def writer(rows: DataFrame, table: Table, checkpoint: str, /, **more: object) ->
     for name, value in more.items():
         writer = writer.option(name, str(value))
     return writer
-
-
-def start(rows: DataFrame, table: Table, checkpoint: str, /, **more: object) -> StreamingQuery:
-    """Start a query that ends when the source is read."""
-    return writer(rows, table, checkpoint, **more).trigger(availableNow=True).start()
 
 
 def last_commit(checkpoint: str) -> int:
