@@ -133,7 +133,7 @@ def test_prometheus_scrapes_the_job_and_grafana_reads_prometheus() -> None:
 
 
 def test_compose_file_with_kafka_runs_the_example() -> None:
-    """Its services extend those of compose.yaml. Its variables are those of the example."""
+    """kafka.yaml extends services of compose.yaml, and sets the variables that the example reads."""
     docker = ROOT / "docker"
     services = yaml.safe_load((docker / "kafka.yaml").read_text())["services"]
     whole = yaml.safe_load((docker / "compose.yaml").read_text())["services"]

@@ -189,7 +189,7 @@ def test_mode_without_plain_micro_batches_is_refused(
 @pytest.mark.spark
 @pytest.mark.cassandra
 def test_continuous_query_without_a_handle_is_refused(shop: Shop) -> None:
-    """The session is registered again after the query has failed: there is nothing to refuse."""
+    """A handle that is made after the failure of the query refuses nothing."""
     wal_sink.register(shop.spark).close()  # the session has the format from now on
     with started(shop.spark, shop.checkpoint, CONTINUOUS, shop.table) as query:
         with pytest.raises(StreamingQueryException, match=rf"continuous(.|\n)*{REMEDY}"):

@@ -31,5 +31,5 @@ for _ in range(3_000):
 
 
 def test_frames_are_read_while_threads_begin_and_end() -> None:
-    """CPython 3.11 deadlocks if the garbage collector runs meanwhile, within a second here."""
+    """If the garbage collector ran during the read, CPython 3.11 would deadlock within a second."""
     subprocess.run([sys.executable, "-c", BUSY], check=True, timeout=60)
