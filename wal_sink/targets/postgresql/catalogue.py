@@ -51,7 +51,7 @@ _COLUMNS = """
         FROM base b JOIN pg_catalog.pg_type t ON t.oid = b.type WHERE t.typtype = 'd')
     SELECT b.attname, pg_catalog.format_type(b.type, b.typmod), b.required, b.has_default, b.always
     FROM base b JOIN pg_catalog.pg_type t ON t.oid = b.type WHERE t.typtype <> 'd' ORDER BY b.attnum"""
-"""For a column of a domain it returns the base type of the domain."""
+"""Reads the columns. A column of a domain gets the base type of the domain."""
 _UNIQUE = """
     SELECT c.relname || CASE i.indrelid WHEN %(oid)s THEN '' ELSE ' of ' || i.indrelid::regclass END,
            CASE WHEN 0 = ANY (i.indkey) THEN ARRAY[]::text[] ELSE ARRAY(
@@ -69,7 +69,7 @@ _UNIQUE = """
       AND NOT (i.indrelid <> %(oid)s AND EXISTS (
           SELECT FROM pg_catalog.pg_inherits WHERE inhrelid = i.indexrelid))
     ORDER BY NOT i.indisprimary, c.relname"""
-"""Returns also the indexes of single partitions."""
+"""Reads the unique indexes of the table, and those that only one of its partitions has."""
 _TABLES = """
     SELECT n.nspname || '.' || c.relname
     FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
@@ -95,7 +95,7 @@ class Finding(NamedTuple):
     """A property of a table or its server by which rows can be lost or written twice."""
 
     query: str
-    """Returns the names of the objects with this property, and a statement for the remedy of each or null."""
+    """Returns a row for each object with this property: its name, and the statement that mends it or null."""
     what: str
     """The text of the error or warning. `{table}` and `{names}` stand for the table, and for the objects."""
     remedy: str = ""

@@ -1,4 +1,4 @@
-"""PostgreSQL's types: the Spark types that fit, the types in the log, and the values that are refused. Pure.
+"""PostgreSQL's types: the Spark types that fit, the types in the log, and the refused values. No I/O.
 
 The types are written as `format_type` prints them. docs/postgresql.md has the same table; a test compares
 both.

@@ -63,7 +63,7 @@ class Database(Target):
         """
 
     def fits(self, type_: str, values: pa.Array) -> pa.BooleanArray | None:  # noqa: ARG002
-        """Return which values a column of the catalogue's type accepts. None or a null: accepted.
+        """Return a flag for each value: False if a column of this type refuses it. None: no value is refused.
 
         Override this if the Arrow type holds values that the column does not, such as too long a text. Tasks
         call this without a connection.
@@ -102,7 +102,7 @@ class Database(Target):
         run(connection, f"SELECT 1 FROM {self.table_name} WHERE 1 = 0")  # noqa: S608 -- quoted name
 
     def other_changes(self, connection: Any, plan: Plan) -> Sequence[str]:  # noqa: ARG002 -- as in `fits`
-        """Return changes of the table since the plan, other than of columns, as clauses for an error."""
+        """Return how the table, apart from its columns, differs from the plan, as clauses of an error."""
         return ()
 
     def insert(self, connection: Any, plan: Plan, batch: pa.RecordBatch) -> None:

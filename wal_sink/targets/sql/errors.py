@@ -34,7 +34,7 @@ class ErrorCodes(NamedTuple):
     read: Callable[[BaseException], Code]
     """Reads the code of a driver's error."""
     passing: Codes
-    """Codes of errors that may pass by themselves."""
+    """Codes of errors that may pass by themselves, such as a lost connection."""
     refusing: Codes
     """Codes of errors that refuse a row."""
     locked: Codes = frozenset()
@@ -82,12 +82,12 @@ def matches(code: Code, codes: Codes) -> bool:
 
 
 def numbers(codes: str) -> Codes:
-    """Split a text into codes that are numbers."""
+    """Return the numbers in a text, as codes."""
     return frozenset(map(int, codes.split()))
 
 
 def texts(codes: str) -> Codes:
-    """Split a text into codes that are texts."""
+    """Return the words of a text, as codes."""
     return frozenset(codes.split())
 
 
@@ -104,7 +104,7 @@ class LockHolder(NamedTuple):
 
 
 def answer(error: Exception) -> str:
-    """Return class and text of a driver's error in one line, without the statement and the full stop."""
+    """Return class and text of a driver's error in one line. The failed statement is left out."""
     return f"{type(error).__name__}: {shortly(error).partition(' LINE 1: ')[0].rstrip('.')}"
 
 
@@ -194,7 +194,7 @@ def ledger_without_rollback(ledger: str) -> SchemaMismatch:
 
 
 def ledger_that_ignores_case(ledger: str) -> SchemaMismatch:
-    """Return the error of a ledger that compares texts without upper and lower case."""
+    """Return the error of a ledger that takes "a" and "A" for equal."""
     return SchemaMismatch(
         f"The ledger's table {ledger} compares texts without upper and lower case: a flusher could mistake"
         " another row for its own.",
@@ -204,7 +204,7 @@ def ledger_that_ignores_case(ledger: str) -> SchemaMismatch:
 
 
 def count_of_changed_rows(count: int) -> TargetRefused:
-    """Return the error of a driver that counts the rows that change, and not the rows found."""
+    """Return the error of a driver whose row count leaves out rows that an UPDATE does not change."""
     return TargetRefused(
         f"An UPDATE that finds its one row, and changes nothing, has the rowcount {count}: a flusher could"
         " not tell that from a refusal.",

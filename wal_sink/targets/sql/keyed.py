@@ -1,6 +1,6 @@
-"""The base class of `postgresql` and `sql`: option createTable, and the unique index that is the key.
+"""The base classes of the targets `postgresql` and `sql`: they create tables, and upsert by a unique index.
 
-Its errors name options in full, such as `sql.mode`: the target's name is their prefix.
+Errors name options in full, such as `sql.mode`, with the name of the target as the prefix.
 """
 
 from __future__ import annotations
@@ -119,9 +119,10 @@ class KeyedTarget(SqlTarget):
     """Adds rows, or replaces and deletes rows by key. Creates the table if createTable is set."""
 
     options: KeyedOptions
+    # A subclass or its constructor sets these attributes.
     catalogue: type[Catalogue]
     title = "The database"
-    """The name of the database in errors. A subclass or a target sets this attribute and the next four."""
+    """The name of the database in errors."""
     types: Types
     new: NewTypes
     ignores_case = False
@@ -148,7 +149,7 @@ class KeyedTarget(SqlTarget):
         return f"ALTER TABLE {self.table_name} ALTER COLUMN {self.quote(column.name)} {change};"
 
     def takes(self, source: pa.DataType, type_: str, held: pa.DataType) -> bool:  # noqa: ARG002
-        """Return True if a cast from the DataFrame's type keeps or refuses each value.
+        """Return True if a cast from the DataFrame's type keeps each value unchanged, or refuses the value.
 
         :param type_: the type of the column. `held` is its Arrow type.
         """
@@ -299,7 +300,7 @@ class KeyedTarget(SqlTarget):
     def _upsert_key(self, unique: Sequence[Unique], columns: Sequence[Column]) -> Unique:
         """Return the key of an upsert: the primary key, or the only unique index.
 
-        A second unique index would refuse rows, or an upsert would replace the row that this index finds.
+        With a second unique index the server could refuse a row, or replace the row that this index finds.
         """
         table, mode = self.options.table, f"{self.name}.mode"
         key = next((index for index in unique if index.plain), None)
@@ -332,10 +333,9 @@ class KeyedTarget(SqlTarget):
     def _refuse_unique_for_append(
         self, unique: Sequence[Unique], columns: Sequence[Column]
     ) -> None:
-        """Refuse to append to a table with a unique index that could refuse a row.
+        """Refuse to append to a table with a unique index whose columns are all in the DataFrame.
 
-        The database fills a column that the DataFrame lacks, such as with the next number. So an index with
-        such a column is accepted.
+        The database fills any other column, such as with the next number: its index refuses no row.
         """
         written = {column.in_table for column in columns}
         for index in unique:
@@ -350,7 +350,7 @@ class KeyedTarget(SqlTarget):
                 )
 
     def _to_own_table(self, index: Unique, columns: Sequence[Column]) -> str:
-        """Return the remedy to write to another table, which has only this index."""
+        """Return a remedy: the statements that make another table with this one index."""
         table = self.options.destination
         own = table._replace(table=f"{table.table}_rows")
         name = self.quoted(own)
@@ -420,7 +420,7 @@ class KeyedTarget(SqlTarget):
 
 
 class KeyedRules(CastRules):
-    """Rules by the types of the database, with its ALTER TABLE statements."""
+    """Compares columns by the types of the database. Its remedies are ALTER TABLE statements."""
 
     def __init__(self, target: KeyedTarget) -> None:
         super().__init__(target.arrow_type, target.table_name)
@@ -441,7 +441,7 @@ class KeyedRules(CastRules):
         return [self.types_differ(field, column.type, remedy)]
 
     def is_castable(self, source: pa.DataType, words: str, holds: pa.DataType) -> bool:
-        """Return the answer of the target."""
+        """Return True if a column may hold the DataFrame's type."""
         return self._target.takes(source, words, holds)
 
     def to_add(self, field: pa.Field) -> str:

@@ -84,12 +84,12 @@ LEDGER_TABLE = "wal_sink_ledger"
 
 
 class KeyedOptions(OperationOptions, frozen=True, kw_only=True):
-    """The base of the options of `postgresql` and `sql`, which begin with the target's name."""
+    """The base of the options of `postgresql` and `sql`. Their names begin with the name of the target."""
 
     prefix: ClassVar[str]
     """The target's name."""
     url_field: ClassVar[str]
-    """The field with the URL."""
+    """The name of the field with the URL."""
     default_schema: ClassVar[str] = ""
     """The schema of a table that is named without one."""
     longest: ClassVar[int] = 2**31

@@ -42,7 +42,7 @@ class Window:
         self.is_lost = is_lost
         self.search = RefusalSearch()
         self.plans: dict[str, Plan] = {}
-        """The plans of the rows, with the columns as the table has them now; by the key of the plan."""
+        """By the key of a plan: the plan with the present columns of the table."""
 
 
 class SqlSession(TransactionalSession):
@@ -217,7 +217,7 @@ class SqlSession(TransactionalSession):
     def _insert(self, plan: Plan, now: Plan, rows: RowSlice) -> Exception | None:
         """Insert all rows or none. Return the server's error if it refuses a row.
 
-        :param now: the plan with the present columns of the table. Rows for other columns are cast.
+        :param now: the plan with the present columns of the table. If they differ from `plan`, rows are cast.
         """
         points = self._target.savepoints
         if points:

@@ -35,9 +35,8 @@ class SqlTarget(Database):
     A target for a database needs four members of `Database`: `open`, `columns`, `arrow_type`, and `transient`
     or `classify`. It also needs `fits` if the database refuses values that the Arrow type holds.
 
-    In the database a conditional UPDATE has to wait for an open transaction on its row, and then to compare
-    what that transaction has committed. READ COMMITTED does so in PostgreSQL, and so does a serialized
-    database.
+    If another transaction has changed a row, an UPDATE of the row has to wait for its end, and then to check
+    the WHERE clause against the committed row. PostgreSQL does so at READ COMMITTED.
 
     :param options: a struct of `options_type`, such as one derived from `SqlOptions`.
     """

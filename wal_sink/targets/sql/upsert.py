@@ -69,7 +69,7 @@ def write_from_query(
 ) -> None:
     """Write rows into the table.
 
-    :param query: a SELECT that returns the rows.
+    :param query: a SELECT that reads `rows` on the server.
     :raises InvalidRow: a row has an unavailable cell, and the table has no row of its key.
     """
     for statement in _statements(plan, rows, query, quoted):

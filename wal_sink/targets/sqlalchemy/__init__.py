@@ -66,7 +66,7 @@ class SqlAlchemyTarget(KeyedTarget):
 
     @property
     def shape(self) -> Mapping[str, str]:
-        """What decides how a plan looks: the options, and the database, which has types of its own."""
+        """The options, and the database: each database has types of its own."""
         return {"database": self.options.backend, **super().shape}
 
     # --- statements ---
@@ -122,7 +122,7 @@ class SqlAlchemyTarget(KeyedTarget):
     # --- types ---
 
     def fits(self, type_: str, values: pa.Array) -> pa.BooleanArray | None:
-        """Return the answer of the dialect."""
+        """Return which values a column of this type accepts."""
         return self.dialect.fits(type_, values)
 
     def takes(self, source: pa.DataType, type_: str, held: pa.DataType) -> bool:

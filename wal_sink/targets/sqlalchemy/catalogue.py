@@ -144,7 +144,7 @@ def _inspected_unique(connection: Connection, name: TableName) -> Iterator[Uniqu
 
 
 def unique_index(index: Any) -> Unique:
-    """Return a unique index.
+    """Return a unique index that SQLAlchemy has read.
 
     :param index: a result of `Inspector.get_indexes`. Its `column_names` have None for an expression.
     """
@@ -176,7 +176,7 @@ _DROPS = re.compile(
 
 
 def _refuse_storage(connection: Connection, name: TableName, quoted: str) -> None:
-    """Refuse a table whose storage could lose rows, or split a window. A missing table is accepted.
+    """Refuse a table that could lose rows, or commit a part of a window. Accept a missing table.
 
     :param quoted: the name of the table for a statement.
     :raises SchemaMismatch: an engine of MariaDB or MySQL has no transactions, or a constraint or trigger of

@@ -1,4 +1,4 @@
-"""The dialects of the target `sql`: types and their values, connection settings and error codes. Pure.
+"""The dialects of the target `sql`: types and their values, connection settings and error codes. No I/O.
 
 `GENERIC` is for all other databases: rows are added by standard SQL. Tasks import this module, so it does
 not import SQLAlchemy. docs/sql.md has the same types.
