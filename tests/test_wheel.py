@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import re
 import shutil
-import subprocess
 import sys
 import zipfile
 from importlib import metadata
@@ -15,6 +14,7 @@ import pytest
 
 import wal_sink
 from tests.support.class_archive import SPARK
+from tests.support.programs import ran
 from tests.support.quickstart import EXAMPLE, README, commands, quick_start
 from tests.support.wheel import fresh_environment, link_requirements, run
 
@@ -150,15 +150,12 @@ def test_readme_has_the_short_example_and_its_commands() -> None:
 
 def prompt(shell: str, typed: str, folder: Path) -> tuple[str, str]:
     """Run a shell command with text as its input; return standard output and error."""
-    done = subprocess.run(
+    done = ran(
         ["bash", "-c", shell],
         input=typed,
         cwd=folder,
         # The optimising compiler would use both cores for longer than the example runs.
         env={**fresh_environment(), SPARK.variable: SPARK.always},
-        capture_output=True,
-        text=True,
-        check=False,
     )
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     return done.stdout, done.stderr

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from tests.benchmarks.long import stream
 from tests.benchmarks.long.sample import Sample, files_below
 from tests.benchmarks.rows import Source, Totals
 from tests.benchmarks.table import RowsWrong, Table
+from tests.support.programs import ran
 from wal_sink.demo.cassandra import Node
 
 ROOT = Path(__file__).parents[2]
@@ -66,7 +66,7 @@ def test_smallest_benchmark_ends_with_its_figures(tmp_path: Path) -> None:
     file = tmp_path / "report.json"
     parts = [f"--only={part}" for part in ("flush", "pending", "overhead")]
     command = [sys.executable, "-m", "tests.benchmarks", "--tiny", f"--json={file}", *parts]
-    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    ended = ran(command, cwd=ROOT)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     report = json.loads(file.read_text())
     assert report["wrong"] == []

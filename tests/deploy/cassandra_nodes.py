@@ -6,7 +6,6 @@ Clients connect to a node through a `Proxy`, whose address the node announces as
 from __future__ import annotations
 
 import os
-import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -21,6 +20,7 @@ from cassandra.policies import WhiteListRoundRobinPolicy
 from cassandra.query import SimpleStatement
 
 from tests.deploy.proxy import Proxy
+from tests.support.programs import ran
 from wal_sink.demo import maven
 from wal_sink.demo.cassandra import OPENED, VERSION, EmbeddedCassandra
 from wal_sink.demo.server import choose_port, ports_are_free
@@ -115,7 +115,7 @@ class ClusterNode(EmbeddedCassandra):
         tool = ["-cp", f"{jars}/*", "org.apache.cassandra.tools.NodeTool"]
         address = ["-h", "127.0.0.1", "-p", str(self.port + 1 + self.number)]
         command = [*java, *tool, *address, *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
+        done = ran(command, timeout=240)
         assert done.returncode == 0, done.stdout + done.stderr
 
     def _policy(self) -> Any:

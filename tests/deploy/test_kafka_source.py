@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -18,6 +17,7 @@ from confluent_kafka.admin import AdminClient, NewPartitions
 
 import kafka_orders
 from tests.spark.kafka_jars import kafka_jars
+from tests.support.background import Background
 from tests.support.deploy_table import Counted, Row
 from wal_sink.demo.cassandra import Node
 from wal_sink.demo.kafka import VERSION, Broker
@@ -44,28 +44,20 @@ _NEW, _HOT = 30, 5
 """Records of a transaction with new keys, and with repeated keys, which are compacted."""
 
 
-class Feeder:
+class Feeder(Background):
     """Writes transactions until its `with` block ends. Every third one is aborted."""
 
     def __init__(self, broker: Broker) -> None:
+        super().__init__("feeder")
         options = {"bootstrap.servers": broker.address, "transactional.id": "feeder"}
         self._producer = Producer({**options, "topic.metadata.refresh.interval.ms": 500})
         self._producer.init_transactions(60)
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run)
         self.committed: list[int] = []
         """Numbers of the committed orders with new keys."""
         self.aborted = 0
 
-    def __enter__(self) -> Feeder:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ended.set()
-        self._thread.join(60)
-
-    def _run(self) -> None:
+    def work(self) -> None:
+        """Write a transaction every half second."""
         for transaction in itertools.count():
             self._producer.begin_transaction()
             numbers = [transaction * 100 + number for number in range(_NEW)]
@@ -80,7 +72,7 @@ class Feeder:
             else:
                 self._producer.commit_transaction()
                 self.committed += numbers
-            if self._ended.wait(0.5):
+            if self._left.wait(0.5):
                 return
 
     def _send(self, key: str, number: int) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.support.programs import ran
 
 ROOT = Path(__file__).parents[2]
 
@@ -35,6 +36,6 @@ def test_package_builds_from_what_an_image_copies(name: str, tmp_path: Path) -> 
         else:
             shutil.copy(ROOT / source, tmp_path)
     command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
-    build = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    build = ran(command, cwd=tmp_path)
     assert build.returncode == 0, build.stderr
     assert list(tmp_path.glob("*.whl"))

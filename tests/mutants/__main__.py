@@ -9,7 +9,6 @@ import argparse
 import os
 import re
 import shutil
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -18,6 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tests.mutants.catalogue import BUGS, Bug, UnfitBugError, change, find_tests
+from tests.support.programs import ran
 
 ROOT = Path(__file__).parents[2]
 _COPIED = ("wal_sink", "state_backends", "tests", "examples", "docs", "pyproject.toml", "README.md")
@@ -75,13 +75,10 @@ def caught_by(tree: Path, bug: Bug) -> str | None:
 
 def first_failure(tree: Path, selected: tuple[str, ...]) -> str | None:
     """Run tests until one fails; return its name."""
-    ended = subprocess.run(
+    ended = ran(
         [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *selected],
         cwd=tree,
         env={**os.environ, "PYTHONPATH": str(tree)},  # the copy comes before the installed package
-        capture_output=True,
-        text=True,
-        check=False,
     )
     if ended.returncode == 0:
         return None

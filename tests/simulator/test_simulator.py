@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from tests.protocol.cases import covered
+from tests.support.programs import ran
 
 SEED = int(os.environ.get("WAL_SINK_SEED") or 1)
 FEW, ALL = 150, 300
@@ -17,12 +18,7 @@ FEW, ALL = 150, 300
 
 def simulate(*arguments: str) -> subprocess.CompletedProcess[str]:
     """Run the simulator in its own process, since it replaces modules of the product."""
-    return subprocess.run(
-        [sys.executable, "-m", "tests.simulator", *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    return ran([sys.executable, "-m", "tests.simulator", *arguments])
 
 
 def play(seed: int, histories: int) -> None:

@@ -110,7 +110,7 @@ class Expected(NamedTuple):
     late: int
     """The number of rows that only the server refuses."""
     wrong: list[str]
-    """The faults of the log."""
+    """Descriptions of the rows that are wrong in the log."""
     mixed: list[int]
     epochs: int
     changes: int

@@ -28,7 +28,7 @@ def start(query: Query) -> Run[Query]:
 
 
 class _AgreeingRun(Run[Any]):
-    """A run with the plans of `publish.plans.agree`."""
+    """A run that makes and compares plans as `publish.plans.agree` does."""
 
     def agreed(self, schema: pa.Schema, key: str) -> Mapping[str, Plan]:
         compare_again(self.store)

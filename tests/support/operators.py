@@ -8,7 +8,7 @@ from wal_sink.flush.connection import Pipeline
 
 
 class _PlayedQuery(Query):
-    """A query with a fixed pipeline."""
+    """A query with attributes, unlike its base, which is a named tuple."""
 
 
 def set_mark(pipeline: Pipeline, epoch: int) -> None:

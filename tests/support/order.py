@@ -13,7 +13,7 @@ class Rank(NamedTuple):
     """The place of a test in the order."""
 
     length: int
-    """Tests with a lower number take longer."""
+    """The position of the tests by their duration: 0 for the longest tests."""
     group: str
     """Tests of one length and group stay together, since they share fixtures of a process."""
 
