@@ -147,6 +147,6 @@ def _of_struct(stored: pa.Array) -> pa.Array:
 def _of_list(stored: pa.Array) -> pa.Array:
     offsets, values = unnest(stored)
     widths = sizes(values)
-    if not pa.types.is_map(stored.type):  # its entries are structs, which count lengths
+    if not pa.types.is_map(stored.type):  # the sizes of a map's entries include lengths
         widths = pc.add(widths, int64(_LENGTH))
     return pc.add(_sums_of_lists(offsets, widths), int64(_LENGTH))

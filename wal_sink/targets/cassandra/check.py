@@ -204,7 +204,7 @@ def _of_elements(path: str, values: pa.Array, tree: CqlType, key: bool) -> Itera
     for name, elements, part in zip(names, columns, tree.parts, strict=True):
         inner = f"{path}.{name}"
         yield from _broken(inner, elements, NO_NULLS)
-        # A cast must not make two keys of a map equal, or two elements of a set.
+        # A cast must not make two keys of a map, or two elements of a set, equal.
         is_key = key or name == "key" or tree.kind == "set"
         yield from invalid_values(inner, elements, part, key=is_key)
 

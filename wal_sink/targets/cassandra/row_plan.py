@@ -73,7 +73,7 @@ class CassandraRowPlan(msgspec.Struct, frozen=True, kw_only=True):
         return TableName(self.keyspace, self.table)
 
 
-msgspec.json.Decoder(CassandraRowPlan)  # while one thread imports this: see `codec.learn`
+msgspec.json.Decoder(CassandraRowPlan)  # at import, by one thread: see `codec.learn`
 
 
 class CassandraPlan(Plan, frozen=True, kw_only=True):

@@ -318,7 +318,7 @@ def refusal_error(request: EncodedBatch, error: Exception) -> TargetRefused:
     """Return the error that names the only row of a request."""
     return TargetRefused(
         f"Cassandra refuses {first_row_text(request)}: {type(error).__name__}: {error}",
-        "Change in the table what refuses it.",
+        "Change the index, the guardrail or the other setting that refuses the row.",
     )
 
 

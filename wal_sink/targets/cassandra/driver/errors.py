@@ -220,5 +220,5 @@ def retrying(patience_s: float = PATIENCE_S) -> tenacity.Retrying:
 def is_worth_repeating(error: BaseException) -> bool:
     """Return True if the same request may succeed within seconds."""
     if isinstance(error, WalSinkError) or not isinstance(error, Exception):
-        return False  # raised after repeated tries
+        return False  # the sink raises it only after tries of its own
     return not _is_invalid(error) and classify(error) != "fatal"

@@ -172,7 +172,7 @@ class Streams(NamedTuple):
             return
         with self.connection.lock:
             self.connection.in_flight -= answered - 1
-        self.pool.return_connection(self.connection)  # decrements in_flight for the last
+        self.pool.return_connection(self.connection)  # subtracts the last request from in_flight
 
 
 def borrow(pool: Any, number: int) -> Streams | None:
