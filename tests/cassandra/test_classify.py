@@ -26,6 +26,11 @@ OVERLOADED = OverloadedErrorMessage(0x1001, "busy", None)
 AUTH = cassandra.AuthenticationFailed("bad password")
 
 
+def of_hosts(*errors: Exception) -> NoHostAvailable:
+    """Return the driver's error for the errors of several hosts."""
+    return NoHostAvailable("none", {f"host {i}": error for i, error in enumerate(errors)})
+
+
 @pytest.mark.parametrize(
     ("error", "kind", "unknown"),
     [
@@ -87,28 +92,23 @@ def test_no_host_available_has_the_class_of_its_hosts(
 
     A request that no host accepted had no effect.
     """
-    error = NoHostAvailable("none", {f"host {i}": item for i, item in enumerate(errors)})
+    error = of_hosts(*errors)
     assert classify(error) == kind
     assert effect_unknown(error) is False
 
 
 @pytest.mark.parametrize(
-    ("errors", "unsent"),
+    ("error", "unsent"),
     [
-        ([ConnectionBusy("full")], True),
-        ([ConnectionBusy("full"), ConnectionBusy("full")], True),
-        ([ConnectionBusy("full"), ConnectionException("lost")], False),
-        ([NoConnectionsAvailable()], False),
-        ([], False),
+        (ConnectionBusy("full"), True),
+        (cassandra.OperationTimedOut({}, None), False),
+        (of_hosts(ConnectionBusy("full"), ConnectionBusy("full")), True),
+        (of_hosts(ConnectionBusy("full"), ConnectionException("lost")), False),
+        (of_hosts(NoConnectionsAvailable()), False),
+        (of_hosts(), False),
     ],
 )
 def test_request_refused_by_each_full_socket_was_not_sent(
-    errors: list[Exception], *, unsent: bool
+    error: Exception, *, unsent: bool
 ) -> None:
-    error = NoHostAvailable("none", {f"host {i}": item for i, item in enumerate(errors)})
     assert was_not_sent(error) is unsent
-
-
-def test_request_that_timed_out_was_sent() -> None:
-    assert was_not_sent(ConnectionBusy("full"))
-    assert not was_not_sent(cassandra.OperationTimedOut({}, None))

@@ -35,6 +35,14 @@ from wal_sink.telemetry import FlushMetrics
 FULL_DISK = "Guardrail violated: Write request failed because disk usage exceeds failure threshold"
 
 
+REFUSAL = InvalidRequest("x")
+
+
+@pytest.mark.parametrize("error", [REFUSAL, NoHostAvailable("none", {"a": REFUSAL})], ids=repr)
+def test_invalid_request_is_a_refusal(error: Exception) -> None:
+    assert is_refused(error)
+
+
 @pytest.mark.parametrize(
     "failure",
     [
@@ -43,7 +51,7 @@ FULL_DISK = "Guardrail violated: Write request failed because disk usage exceeds
         ServerError(0x0000, "java.lang.IllegalArgumentException", None),
         OperationTimedOut(),
         NoHostAvailable("none", {}),
-        NoHostAvailable("none", {"a": InvalidRequest("x"), "b": OperationTimedOut()}),
+        NoHostAvailable("none", {"a": REFUSAL, "b": OperationTimedOut()}),
         InvalidRequest("unconfigured table t"),
         InvalidRequest("Keyspace 'ks' doesn't exist"),
         InvalidRequest('Error from server: code=2200 message="table t does not exist"'),
@@ -54,11 +62,6 @@ FULL_DISK = "Guardrail violated: Write request failed because disk usage exceeds
 )
 def test_failure_of_a_full_node_is_not_a_refusal(failure: Exception) -> None:
     assert not is_refused(failure)
-
-
-def test_invalid_request_is_a_refusal() -> None:
-    assert is_refused(InvalidRequest("x"))
-    assert is_refused(NoHostAvailable("none", {"a": InvalidRequest("x")}))
 
 
 def encoded(*ids: int) -> EncodedBatch:
