@@ -372,12 +372,13 @@ def test_rows_whose_requests_never_end_are_an_outage(
 
 
 def test_ledger_whose_requests_never_end_is_an_outage(
-    node: EmbeddedCassandra, standstill: threading.Event
+    node: EmbeddedCassandra, standstill: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The effect of an update is unknown, and a read raises an outage."""
+    monkeypatch.setattr("wal_sink.targets.cassandra.driver.errors._TIMER_MAY_LAG_S", 0.0)
     chosen, query_id = options(node), f"q-{uuid.uuid4()}"
     with connect(chosen) as connection:
-        ledger = Ledger(connection.session, chosen.ledger, query_id, deadline_s=2)
+        ledger = Ledger(connection.session, chosen.ledger, query_id, timeout_s=2)
         current = first_row(query_id)
         assert ledger.compare_and_set(None, current) is Outcome.APPLIED
         new = following(current)

@@ -42,8 +42,8 @@ _SMALL = 256 * 1024
 """Up to this number of bytes, Arrow's buffers of a slice count whole, although the slice may use only parts
 of them. The exact size, `nbytes`, takes 9 us."""
 BUFFER_S = 0.05
-"""The most seconds between the first buffered slice and a full buffer. So rows are sent evenly if the flush
-has a limited rate."""
+"""A buffer counts as full this many seconds after its first slice. So a flush with a limited rate sends rows
+evenly."""
 
 
 class SliceBuffer:

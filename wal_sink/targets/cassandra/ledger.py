@@ -50,12 +50,12 @@ class Ledger:
     """The ledger row of one query.
 
     :param session: the driver's session.
-    :param deadline_s: seconds to wait for the driver, see `errors.execute`.
+    :param timeout_s: seconds after which the driver ends a request without an answer.
     """
 
-    def __init__(self, session: Any, table: TableName, query_id: str, deadline_s: float) -> None:
+    def __init__(self, session: Any, table: TableName, query_id: str, timeout_s: float) -> None:
         self._session = session
-        self._deadline_s = deadline_s
+        self._timeout_s = timeout_s
         self._table = str(table)
         self._query_id = query_id
         self._prepare = functools.cache(session.prepare)
@@ -109,8 +109,8 @@ class Ledger:
         return Outcome.APPLIED if result.was_applied else Outcome.CONFLICT
 
     def _execute(self, statement: str, values: tuple[object, ...], profile: str) -> Any:
-        prepared, deadline_s = self._prepare(statement), self._deadline_s
-        return execute(self._session, prepared, values, profile=profile, deadline_s=deadline_s)
+        prepared, timeout_s = self._prepare(statement), self._timeout_s
+        return execute(self._session, prepared, values, profile=profile, timeout_s=timeout_s)
 
 
 def create_ledger(name: TableName, *, with_id: bool = True) -> str:

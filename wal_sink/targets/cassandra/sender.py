@@ -16,7 +16,6 @@ from wal_sink.targets.cassandra.driver.connection import ROWS, Connection
 from wal_sink.targets.cassandra.driver.errors import (
     PATIENCE_S,
     classify,
-    deadline_s,
     execute,
     is_refused,
     is_worth_repeating,
@@ -69,7 +68,7 @@ class Sender:
         self._session = connection.session
         self._pipeline = RequestPipeline(connection, concurrency, timeout_s, metrics)
         self._metrics = metrics
-        self._deadline_s = deadline_s(timeout_s)
+        self._timeout_s = timeout_s
         self._patience_s = patience_s
         self._failures: list[FailedRequest] = []
         self._search = RefusedRowSearch(self._execute)
@@ -204,9 +203,9 @@ class Sender:
 
     def _execute(self, request: EncodedBatch) -> Exception | None:
         """Send a request through the driver, and return its error; None if it is acknowledged."""
-        statement, deadline = driver_statement(request), self._deadline_s
+        statement, timeout_s = driver_statement(request), self._timeout_s
         try:
-            execute(self._session, statement, None, profile=ROWS, deadline_s=deadline)
+            execute(self._session, statement, None, profile=ROWS, timeout_s=timeout_s)
         except Exception as error:  # noqa: BLE001 -- the caller classifies it
             return error
         return None

@@ -14,7 +14,6 @@ from wal_sink.model.plan import Plan
 from wal_sink.targets.base import IdempotentSession, RefusedRow, RowSlice, RowsRefused
 from wal_sink.targets.cassandra.batches import BYTES, ROWS, PlanRequests
 from wal_sink.targets.cassandra.driver.connection import Connection, connect, errors_translated
-from wal_sink.targets.cassandra.driver.errors import deadline_s
 from wal_sink.targets.cassandra.driver.requests_in_flight import MOST, Concurrency
 from wal_sink.targets.cassandra.ledger import Ledger, refuse_other_ledger
 from wal_sink.targets.cassandra.options import CassandraOptions
@@ -38,8 +37,7 @@ class CassandraSession(IdempotentSession):
         self._connection = connection
         self._options = options
         session = connection.session
-        deadline = deadline_s(options.request_timeout)
-        self._ledger = Ledger(session, options.ledger, query_id, deadline)
+        self._ledger = Ledger(session, options.ledger, query_id, options.request_timeout)
         self._table = TableWatch(session, options.data)
         self._batch_bytes = BYTES if options.batch_bytes == "auto" else options.batch_bytes
         self._batch_rows = ROWS if options.batch_rows == "auto" else options.batch_rows

@@ -167,30 +167,26 @@ _TIMER_MAY_LAG_S = 10.0
 """Seconds by which a busy process may end a request later than the request's timeout."""
 
 
-def deadline_s(request_timeout_s: float) -> float:
-    """Return the seconds that `execute` waits for the driver to end a request."""
-    return request_timeout_s + _TIMER_MAY_LAG_S
-
-
 def execute(
     session: Any,
     statement: Any,
     values: Any,
     *,
     profile: str,
-    deadline_s: float,
+    timeout_s: float,
 ) -> Any:
     """Send a request, and return its result as `session.execute` does.
 
     One thread of the driver handles answers and timeouts. If that thread stalls or dies, no request ends
     (3.30.1), and `session.execute` would wait forever.
 
-    :param deadline_s: seconds to wait for the driver, see the function `deadline_s`.
-    :raises OperationTimedOut: the driver has not ended the request. It may have an effect, now or later.
+    :param timeout_s: seconds after which the driver ends a request without an answer.
+    :raises OperationTimedOut: the request has no answer. It may have an effect, now or later.
     """
     future = session.execute_async(statement, values, execution_profile=profile)
     ended = threading.Event()
     future.add_callbacks(lambda _rows: ended.set(), lambda _error: ended.set())
+    deadline_s = timeout_s + _TIMER_MAY_LAG_S
     if not ended.wait(deadline_s):
         raise OperationTimedOut(f"the driver did not end a request within {deadline_s:.0f} s")
     return future.result()
