@@ -51,7 +51,7 @@ def bounds(batches: Batches) -> list[tuple[int, int]]:
 
 
 def test_rows_of_a_large_partition_share_requests() -> None:
-    """They keep their order, whatever rows lie between them."""
+    """Rows of a partition keep their order, also if other rows lie between them."""
     batches = divided("ababab", 10, LIMITS)
     assert batches.order is not None
     assert batches.order.tolist() == [0, 2, 4, 1, 3, 5]

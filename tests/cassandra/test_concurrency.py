@@ -13,7 +13,8 @@ from wal_sink.targets.cassandra.driver.requests_in_flight import FIRST, LEAST, M
 class Server:
     """A server that works on `workers` requests at a time, each for `work_s`. Other requests wait.
 
-    It answers at once that it is overloaded if more than `queue` requests wait. The network takes `way_s`.
+    If more than `queue` requests wait, the server answers at once that it is overloaded. The network takes
+    `way_s`.
     """
 
     def __init__(
@@ -98,7 +99,7 @@ def test_overload_halves_the_limit_once_a_round_trip() -> None:
 
 
 def test_answers_sent_before_an_overload_do_not_count() -> None:
-    """Their latency is that of more requests in flight."""
+    """The latency of such an answer is that of more requests in flight."""
     law = started()
     law.overloaded(sent=1_001, now=1_002)
     limit = law.limit

@@ -125,7 +125,7 @@ def test_refused_delete_is_named_by_its_key(table: NodeTable) -> None:
 def test_start_warns_of_a_short_gc_grace(
     table: NodeTable, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It does so only if rows may be deletes."""
+    """A start without deletes does not warn."""
     with caplog.at_level(logging.WARNING, logger="wal_sink"):
         table.target(**DELETES).plan(SCHEMA, "key")
         table.node.execute(f"ALTER TABLE {table.name} WITH gc_grace_seconds = 600")

@@ -141,7 +141,7 @@ class Flushing:
 
 @pytest.fixture
 def role(admin: Any, request: pytest.FixtureRequest) -> str:
-    """A role with the permissions of docs/cassandra.md on a new table `t`. Its password is `first`."""
+    """A role with the permissions of docs/cassandra.md on a new table `t`. The role's password is `first`."""
     name: str = getattr(request, "param", ROLES[0])
     admin.execute("DROP TABLE IF EXISTS ks.t")
     admin.execute("CREATE TABLE ks.t (k text PRIMARY KEY, v bigint)")

@@ -141,7 +141,7 @@ def always(*bad: int) -> Node:
 
 @pytest.mark.parametrize("bad", [{0}, {7}, {599}, {0, 1}, {0, 7, 300, 599}, set(range(10, 20))])
 def test_refused_rows_are_named_and_others_written(bad: set[int]) -> None:
-    """Each refused row costs its halvings, and a second refusal."""
+    """The number of requests is limited: halvings for each refused row, and one more request."""
     batch = request(rows=600)
     rows = numbers(batch)
     refused = [rows[number] for number in sorted(bad)]

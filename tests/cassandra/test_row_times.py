@@ -25,7 +25,7 @@ from wal_sink.units import now_us
 pytestmark = pytest.mark.cassandra
 
 Epoch = tuple[int, list[tuple[Any, ...]]]
-"""An epoch: the timestamp of its first row, and its rows."""
+"""The timestamp of an epoch's first row, and the rows."""
 
 S_US = 1_000_000
 INSTANT = pa.timestamp("us", "UTC")
@@ -103,7 +103,7 @@ def test_equal_timestamps_keep_the_larger_value(table: NodeTable) -> None:
 def test_ttl_begins_when_its_row_was_published(
     table: NodeTable, options: dict[str, str], controls: tuple[str, ...]
 ) -> None:
-    """It begins neither when the row is written, nor when the row is written again."""
+    """The TTL begins neither when the row is written, nor when it is written again."""
     now = now_us()
     with writer(table, *controls, **options) as write_rows:
         for ago_s in (400, 0):
@@ -118,7 +118,7 @@ def test_ttl_begins_when_its_row_was_published(
 
 
 def test_expired_row_hides_older_values(table: NodeTable) -> None:
-    """In any order, and again. Its nulls leave older values, and newer values stay."""
+    """Rows are written in any order, and again. A null leaves the older value, and newer values stay."""
     now = now_us()
     earlier: Epoch = (
         now - 5000 * S_US,

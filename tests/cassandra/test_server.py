@@ -43,14 +43,14 @@ def test_cassandra_is_accepted() -> None:
 
 
 def test_amazon_keyspaces_is_refused() -> None:
-    """It has a cluster name, and a keyspace that only it has."""
+    """Amazon Keyspaces has its own cluster name, and a keyspace that no other product has."""
     assert "no reads at SERIAL" in refusal(KEYSPACES).what
     assert "Amazon Keyspaces" in refusal(KEYSPACES._replace(cluster_name="")).what
     refuse_unfit(CASSANDRA._replace(cluster_name="Amazon keyspaces of ours"), options())
 
 
 def test_cosmos_db_is_refused() -> None:
-    """Its addresses show it if its answers do not."""
+    """An address of Cosmos DB is refused, whatever the server answers."""
     assert "one write timestamp for a row" in refusal(COSMOS).what
     at = "us.example.org, shop.cassandra.cosmos.azure.com"
     assert "Azure Cosmos DB" in refusal(COSMOS._replace(cluster_name="x"), contactPoints=at).what
@@ -125,7 +125,7 @@ def test_unknown_or_ambiguous_datacenter_is_refused(
 
 
 def test_connection_without_a_session_is_an_outage() -> None:
-    """The driver reaches the node and opens no session. Its error has addresses, and no error of each."""
+    """The driver reaches the node and opens no session. The driver's error lists addresses without errors."""
     error = NoHostAvailable("Unable to connect to any servers", ["10.0.0.1"])
     result = _no_connection(error, options())
     assert isinstance(result, TargetUnavailable)

@@ -79,7 +79,7 @@ class TestCassandraDeletes(CellDeletesContract):
     def test_delete_without_last_key_column_takes_a_range(
         self, target: Target, plan: Plan, session: Session
     ) -> None:
-        """It deletes the older rows of the partition; later rows stay."""
+        """The delete takes the older rows of the partition. Later rows stay."""
         earlier: list[Change] = [("c", k, n, n, k) for k in ("a", "b") for n in range(5)]
         changes: list[Change] = [
             ("c", "a", 7, 7, "older"),

@@ -207,7 +207,7 @@ def test_full_socket_fails_no_request(
         insert = session.prepare("INSERT INTO ks.t (id, v) VALUES (?, ?)")
 
         def feed() -> Iterator[Any]:
-            """Go on when the socket is full of the first, which is sent by then: the node reads nothing."""
+            """Yield requests. Wait after the second one until the socket is full: the node reads nothing."""
             for i in range(80_000, 80_050):
                 yield request_of(insert.bind([i, secrets.token_hex(100_000)]))
                 while i == 80_001 and pool._connection._socket_writable:

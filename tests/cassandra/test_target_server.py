@@ -154,7 +154,7 @@ def test_unfit_server_is_refused_at_the_start(cassandra: Node, shared: str) -> N
 def test_driver_whose_clock_is_ahead_is_refused(
     cassandra: Node, shared: str, monkeypatch: pytest.MonkeyPatch, ahead_s: int, refused: bool
 ) -> None:
-    """Its rows would hide what other clients write in the next minutes."""
+    """Rows of this driver would hide later rows of other clients."""
     monkeypatch.setattr(server, "now_us", lambda: now_us() + ahead_s * 1_000_000)
     target = CassandraTarget(options(cassandra, shared))
     for start in (target.dry_plan, target.plan):

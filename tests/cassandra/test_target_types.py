@@ -41,7 +41,7 @@ def ints(*values: int) -> pa.Array:
 
 
 def drawn(case: Case, count: int) -> list[Any]:
-    """Draw values, nulls among them; a draw for all cases at once is more than Hypothesis gives."""
+    """Draw values, including nulls. Hypothesis cannot draw the values of all cases at once."""
     values = []
 
     @settings(max_examples=count, database=None, phases=[Phase.generate], deadline=None)
@@ -82,7 +82,7 @@ ALL = [shape for case in SCALARS for shape in shapes(case)]
 
 
 def test_values_of_every_type_are_read_back(cassandra: Node, types: str) -> None:
-    """They are written once without and once with TTLs. Then a part of the rows expires."""
+    """The values are written once without and once with TTLs. Then a part of the rows expires."""
     wide = Wide(cassandra, types, [case for case in ALL if not is_unfrozen_list(case)], 12)
     slices = [wide.batch.slice(begin, 4) for begin in (0, 4, 8)]
     for us, options in ((US, {}), (now_us() - 90 * S_US, {"cassandra.ttl": "100000"})):
@@ -113,7 +113,7 @@ def collections(*rows: tuple[int, Any, Any, Any]) -> pa.RecordBatch:
 
 @pytest.mark.parametrize("alone", [True, False])
 def test_newest_write_of_a_collection_stays(cassandra: Node, types: str, alone: bool) -> None:
-    """It stays whole when it is written again, and when an older write comes late."""
+    """The collection stays whole when it is written again, and when an older write arrives late."""
     columns = "k int, n int, s set<int>, m map<int, int>, u pair, PRIMARY KEY (k, n)"
     table = NodeTable(cassandra, types, columns)
     old = collections((1, [1, 2], [(1, 1), (2, 2)], {"x": 1, "y": 1}))
