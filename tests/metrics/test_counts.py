@@ -161,14 +161,16 @@ def test_pending_epochs_stay_while_the_log_cannot_be_read(world: World) -> None:
     assert first.backlog.oldest_seconds(first.read_us + 60_000_000) >= 60
 
 
-def test_pending_epochs_are_counted_without_manifests(world: World) -> None:
-    """The state has running sums, so a lost manifest changes nothing."""
+def test_scrape_reads_one_manifest_of_a_long_backlog(world: World) -> None:
+    """The state has running sums of rows and bytes. The manifest has the time of the oldest epoch."""
     checkpoint_epochs(world, 20)
     faults = Faults(matching="manifests")
     read = reader(world, faults).read()
     assert read is not None
     assert (read.backlog.epochs, read.backlog.rows) == (20, 40)
-    assert faults.operations == []
+    listing, reading = faults.operations
+    assert listing == "list manifests/"
+    assert reading.startswith("read manifests/00000000000000000000-")
 
 
 def test_store_that_hangs_blocks_one_scrape(world: World) -> None:

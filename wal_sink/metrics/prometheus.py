@@ -58,7 +58,7 @@ BACKLOG: Mapping[str, tuple[str, Callable[[Snapshot, int], float]]] = {
         lambda read, _now_us: read.backlog.bytes,
     ),
     "wal_sink_oldest_pending_seconds": (
-        "Seconds since the flush began to lag, 0 if nothing is pending. Alert on this metric.",
+        "Age of the oldest pending epoch in seconds, 0 if nothing is pending. Alert on this metric.",
         lambda read, now_us: read.backlog.oldest_seconds(now_us),
     ),
     "wal_sink_quarantined_rows": (
@@ -152,7 +152,7 @@ class BacklogReader:
         target = state.target(self._target) if state is not None else None
         committed = self._checkpoint.last_commit()
         if state is not None and target is not None:
-            backlog = backlog_of(state, target, committed)
+            backlog = backlog_of(self._store, state, target, committed)
         else:
             backlog = Backlog(committed, -1, 0, 0, 0, None)
         rows = sum(refused.rows for refused in refused_files(self._store))

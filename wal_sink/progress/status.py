@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
@@ -10,7 +11,9 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from wal_sink.checkpoint.checkpoint import Checkpoint
-from wal_sink.errors import CheckpointNotVisible, WalSinkError, printable
+from wal_sink.errors import CheckpointNotVisible, CorruptLog, WalSinkError, printable
+from wal_sink.model import paths
+from wal_sink.model.manifest import Manifest
 from wal_sink.model.state import State, TargetState
 from wal_sink.options import lowered, options_of
 from wal_sink.progress.report import ENDED, ErrorReport, FlusherReport, age_s, is_alive, read_report
@@ -19,7 +22,7 @@ from wal_sink.target_info import OWN
 from wal_sink.units import counted, iso, now_us
 from wal_sink.wal.location import refuse_other_log, refuse_vanished, store_errors
 from wal_sink.wal.segment import refused_files
-from wal_sink.wal.store import LogStore, newest
+from wal_sink.wal.store import LogStore, newest, read_object
 
 _SIZES = ("kB", "MB", "GB", "TB", "PB")
 
@@ -91,8 +94,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     """`wal.maxBytes` of the newest run: from this number of pending bytes on, the next epoch waits or the
     query fails."""
     oldest_pending_seconds: float = 0.0
-    """Seconds since the flush began to lag: since the mark moved last, or since the only pending epoch was
-    published; 0 if nothing is pending."""
+    """Age of the oldest pending epoch since it was published; 0 if nothing is pending."""
     rows_per_second: float | None = None
     """Rate of the flusher's last windows; None if unknown."""
     catches_up_seconds: float | None = 0.0
@@ -298,16 +300,15 @@ class Backlog(NamedTuple):
     rows: int
     bytes: int
     oldest_us: int | None
-    """When the flush began to lag, microseconds since 1970: when the mark moved last, or when the only
-    pending epoch was published. None if nothing is pending."""
+    """When the oldest pending epoch was published, microseconds since 1970. None if nothing is pending."""
 
     def oldest_seconds(self, now_us: int) -> float:
-        """Return for how many seconds the flush has lagged; 0 if nothing is pending."""
+        """Return the age of the oldest pending epoch in seconds; 0 if nothing is pending."""
         return 0.0 if self.oldest_us is None else max(0.0, (now_us - self.oldest_us) / 1_000_000)
 
 
-def backlog_of(state: State, target: TargetState, committed: int) -> Backlog:
-    """Count what a target lacks.
+def backlog_of(store: LogStore, state: State, target: TargetState, committed: int) -> Backlog:
+    """Count what a target lacks. This reads a manifest if two or more epochs are pending.
 
     An epoch that Spark completed and no run published counts as an epoch without rows. A target that was
     given up lacks nothing.
@@ -320,16 +321,30 @@ def backlog_of(state: State, target: TargetState, committed: int) -> Backlog:
         return Backlog(committed, flushed, 0, 0, 0, None)
     sums = last.sums if committed >= last.epoch else last.predecessor.sums
     epochs = committed - mark.epoch
-    # The first write timestamp of an epoch is the time at which it was published.
-    oldest_us = last.first_us if epochs == 1 and last.epoch == committed else mark.at_us
+    if epochs == 1 and last.epoch == committed:
+        oldest_us = last.first_us
+    else:
+        oldest_us = _published_us(store, mark.epoch + 1) or mark.at_us
     return Backlog(
         committed,
         flushed,
         epochs,
         sums.rows - mark.sums.rows,
         sums.bytes - mark.sums.bytes,
-        max(oldest_us, mark.at_us),
+        oldest_us,
     )
+
+
+def _published_us(store: LogStore, epoch: int) -> int | None:
+    """Return when an epoch was published, by any of its attempts; None if no manifest of it can be read."""
+    for path in store.list(paths.MANIFEST.folder):
+        name = paths.MANIFEST.parse(path)
+        data = read_object(store, path) if name and name.epoch == epoch else None
+        if data is not None:
+            with contextlib.suppress(CorruptLog):
+                # The first write timestamp of an epoch is the time at which it was published.
+                return Manifest.from_file(data, path).manifest.first_us
+    return None
 
 
 def pending_epochs(checkpoint: Checkpoint, store: LogStore) -> int:
@@ -337,7 +352,9 @@ def pending_epochs(checkpoint: Checkpoint, store: LogStore) -> int:
     state, committed = newest(store), checkpoint.last_commit()
     if state is None:
         return 0
-    return max((backlog_of(state, target, committed).epochs for target in state.live), default=0)
+    return max(
+        (backlog_of(store, state, target, committed).epochs for target in state.live), default=0
+    )
 
 
 class _Reader:
@@ -386,7 +403,7 @@ class _Reader:
         assert state is not None
         mark = target.mark
         report = read_report(self._store, target.name)
-        backlog = backlog_of(state, target, self._committed)
+        backlog = backlog_of(self._store, state, target, self._committed)
         flushed, rows = backlog.flushed, backlog.rows
         marked_s = max(0.0, (self._now_us - mark.at_us) / 1_000_000)
         unsafe = self._unsafe_because(backlog.epochs, target)
