@@ -104,7 +104,7 @@ def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """
     folder = tmp_path_factory.mktemp("user")
     make, install, *_ = commands()
-    assert install == ".venv/bin/pip install 'wal_sink[delta]'"
+    assert install == ".venv/bin/pip install '.[delta]'"
     run("bash", "-c", make, folder=folder)
     (site,) = folder.glob(".venv/lib/python*/site-packages")
     link_requirements(site, wheel, "delta")
