@@ -319,11 +319,6 @@ def named(written: str, declared: Iterable[str]) -> Named | None:
     return None
 
 
-def of_column(option: str, column: str) -> str:
-    """Return the name that a user writes for one column of an option that ends with `COLUMN`."""
-    return option.removesuffix(COLUMN) + column
-
-
 _LEARNING = threading.Lock()
 """Held while msgspec converts options: the first conversion to a type is not thread-safe, see
 `model.codec.prepare_decoders`."""
@@ -471,7 +466,8 @@ def _texts(options: Options, declared: Iterable[Declared]) -> dict[str, str]:
     for option in declared:
         value = getattr(options, option.field)
         if isinstance(value, dict):
-            texts |= {of_column(option.name, column): item for column, item in value.items()}
+            prefix = option.name.removesuffix(COLUMN)
+            texts |= {f"{prefix}{column}": item for column, item in value.items()}
         elif value not in (None, ""):
             texts[option.name] = str(value)
     return texts

@@ -20,11 +20,6 @@ _TARGET: ContextVar[str] = ContextVar("wal_sink_target", default="")
 _EPOCH: ContextVar[int | None] = ContextVar("wal_sink_epoch", default=None)
 
 
-def query_name(query_id: str, target: str) -> str:
-    """Return the name of a query in messages, with a target if the query has several."""
-    return f"query {query_id}, target {target}" if target else f"query {query_id}"
-
-
 @contextlib.contextmanager
 def logging_query(query_id: str, target: str) -> Iterator[None]:
     """Within the block, add a query and one of its targets to the log records of this thread.
@@ -69,9 +64,10 @@ class _FlushLogger(logging.LoggerAdapter[logging.Logger]):
         query_id, target, epoch = _QUERY.get(), _TARGET.get(), _EPOCH.get()
         if not query_id:
             return msg, kwargs
-        place = query_name(query_id, target) + ("" if epoch is None else f", epoch {epoch}")
+        of_target = f", target {target}" if target else ""
+        at_epoch = "" if epoch is None else f", epoch {epoch}"
         extra = {"query_id": query_id, "target": target, "epoch": epoch}
-        return f"{place}: {msg}", {**kwargs, "extra": extra}
+        return f"query {query_id}{of_target}{at_epoch}: {msg}", {**kwargs, "extra": extra}
 
 
 def line_logger(name: str) -> logging.LoggerAdapter[logging.Logger]:

@@ -183,7 +183,9 @@ def status_lines(status: Status) -> list[Line]:
     lines.append(
         Line("deletable", f"no: {status.unsafe_because}" if status.unsafe_because else _SAFE)
     )
-    return [line._replace(value=_printable_lines(line.value)) for line in lines]
+    return [
+        line._replace(value="\n".join(map(printable, line.value.splitlines()))) for line in lines
+    ]
 
 
 _SAFE = (
@@ -222,10 +224,6 @@ def _level(status: Status) -> Level:
     if status.last_error:
         return "bad"
     return "waiting" if status.pending_epochs else "good"
-
-
-def _printable_lines(text: str) -> str:
-    return "\n".join(map(printable, text.splitlines()))
 
 
 def _lag(status: Status) -> str:

@@ -201,11 +201,13 @@ def _verified(store: LogStore, ref: SegmentRef) -> Iterator[pa.NativeFile]:
     try:
         if ref.bytes <= _READ_WHOLE or ref.data is not None:
             data = store.read(ref.path) if ref.data is None else ref.data
-            _refuse_changed((len(data), digest(data)), ref, store.url)
+            _refuse_changed(len(data), digest(data), ref, store.url)
             yield pa.BufferReader(data)
             return
         with contextlib.closing(store.open_input(ref.path)) as source:
-            _refuse_changed(_measured(source), ref, store.url)
+            sha256 = hashlib.file_digest(source, "sha256")  # type: ignore[arg-type]
+            size = source.seek(0, io.SEEK_END)
+            _refuse_changed(size, sha256.hexdigest(), ref, store.url)
             source.seek(0)
             yield pa.PythonFile(source, mode="r")
     except FileNotFoundError as error:
@@ -220,14 +222,7 @@ def missing_segment(log: str, ref: SegmentRef) -> errors.MissingSegment:
     )
 
 
-def _measured(source: BinaryIO) -> tuple[int, str]:
-    """Read an open file to its end; return its size in bytes and its SHA-256 in hexadecimal."""
-    sha256 = hashlib.file_digest(source, "sha256")  # type: ignore[arg-type]
-    return source.seek(0, io.SEEK_END), sha256.hexdigest()
-
-
-def _refuse_changed(actual: tuple[int, str], ref: SegmentRef, log: str) -> None:
-    size, sha256 = actual
+def _refuse_changed(size: int, sha256: str, ref: SegmentRef, log: str) -> None:
     if (size, sha256) != (ref.bytes, ref.digest):
         raise CorruptLog(
             f"Segment {log}/{ref.path} {'' if ref.is_file else 'in its manifest '}has {size} bytes with"
