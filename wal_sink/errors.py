@@ -316,7 +316,7 @@ class SegmentNotVisible(WalSinkError):
 
 
 class CorruptLog(WalSinkError):
-    """An object of the log is not what was written. The rows of the epoch that it names are at risk.
+    """An object of the log is not what was written. The rows of the epoch that the object names are at risk.
 
     A digest differs, JSON cannot be read, or a file is missing. If a newer version of wal_sink wrote the
     object, nothing is wrong.

@@ -72,7 +72,7 @@ def test_status_of_a_wrong_checkpoint_is_an_error(world: World) -> None:
         status(world)
 
 
-def test_status_is_shown_at_a_prompt(world: World) -> None:
+def test_repr_of_a_status_has_the_printed_lines(world: World) -> None:
     batches = world.run().flushed_batches([("a", 1)])
     batches.batch([("b", 2)], [("c", 3)])
     what = "down \x1b[31m<b>"
@@ -94,7 +94,7 @@ def test_result_of_a_wait_is_a_sentence() -> None:
     assert "nothing is checkpointed yet" in repr(Flushed(epoch=-1, rows=0, seconds=0.0))
 
 
-def test_package_lists_its_names() -> None:
+def test_dir_of_the_package_lists_public_names() -> None:
     """Names that are imported on first use are listed, too."""
     assert set(dir(wal_sink)) == {*wal_sink.__all__, "__version__"}
     assert all(hasattr(wal_sink, name) for name in dir(wal_sink))
