@@ -70,7 +70,7 @@ class DeltaOptions(OperationOptions, frozen=True, kw_only=True):
     ] = msgspec.field(name="delta.mergeSchema", default=False)
 
     def __post_init__(self) -> None:
-        """Check the options against each other.
+        """Remove slashes at the end of the path, so that one table has one name. Check the options.
 
         :raises OptionError: delta.path is relative, or has a secret, which the log would store; an option has
             no effect; or an upsert has no key.
@@ -88,6 +88,7 @@ class DeltaOptions(OperationOptions, frozen=True, kw_only=True):
                 f"Option delta.path is {self.path}, a relative path: it is another folder in each process.",
                 "Write an absolute path, such as /data/orders, or a URL.",
             )
+        msgspec.structs.force_setattr(self, "path", re.sub(r"(?<=[^/:])/+$", "", self.path))
 
         if self.mode == "upsert" and not self.layout.key:
             raise OptionError(
