@@ -228,7 +228,7 @@ class _Cuts:
         self._weights = np.asarray(weights)[begins].data
 
     def alone(self, first: int, last: int) -> Iterator[int]:
-        """Yield the ends of the requests of some partitions that share no request."""
+        """Yield where each request ends, for partitions with requests of their own."""
         for partition in range(first, last):
             row, end = self._ends[partition], self._ends[partition + 1]
             while row < end:
@@ -238,7 +238,7 @@ class _Cuts:
                 yield row
 
     def shared(self, first: int, last: int) -> Iterator[int]:
-        """Yield the ends of the requests of some small partitions. A request has whole partitions."""
+        """Yield where each request ends, for small partitions. A request has whole partitions."""
         limit, ends, weights = self._limit, self._ends, self._weights
         while first < last:
             fits = min(first + limit.shared_partitions, last)

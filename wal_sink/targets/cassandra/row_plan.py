@@ -63,7 +63,7 @@ class CassandraRowPlan(msgspec.Struct, frozen=True, kw_only=True):
     ttl: RowTtl | None = None
     """None if no option sets a TTL."""
     timestamp_column: str = ""
-    """The column of event times; empty if the row that Spark reads later replaces the earlier one."""
+    """The column of event times; empty if a later row of the stream replaces an earlier one."""
     types: dict[str, tuple[tuple[str, str], ...]] = msgspec.field(default_factory=dict)
     """The user-defined types of the columns by name. A type has the name and the CQL type of each field."""
 

@@ -385,7 +385,7 @@ class RequestPipeline:
         return sent
 
     def _expire(self) -> float:
-        """End the groups whose time is over. Return the seconds until the next group's time is over."""
+        """End the groups whose timeout is over. Return the seconds until the next timeout."""
         for sent in self._in_flight:
             if sent.ended_s is None:
                 remaining_s = sent.sent_s + self._timeout_s - time.monotonic()
