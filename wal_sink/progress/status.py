@@ -341,7 +341,7 @@ def _published_us(store: LogStore, epoch: int) -> int | None:
         if data is not None:
             with contextlib.suppress(CorruptLog):
                 # The first write timestamp of an epoch is the time at which it was published.
-                return Manifest.from_file(data, path).manifest.first_us
+                return Manifest.from_file(data, path).first_us
     return None
 
 
