@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+import msgspec
 import pytest
 from typer.testing import CliRunner
 
@@ -178,7 +179,10 @@ def outcome(ours: str, control: str, deaths: int = len(KILLS)) -> Report:
     """
     comparisons = []
     for sink, rows in (("wal_sink", ours), ("foreachBatch", control)):
-        counts: dict[str, Any] = {**compare_rows("abc", rows)._asdict(), "examples": ()}
+        counts: dict[str, Any] = {
+            **msgspec.structs.asdict(compare_rows("abc", rows)),
+            "examples": (),
+        }
         comparisons.append(Comparison(query="q", sink=sink, table="t", target="c", **counts))
     dead = [
         KillOutcome(window=kill.window, epoch=kill.epoch(24), rows_discarded=1, seconds=1.0)

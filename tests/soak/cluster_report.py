@@ -20,7 +20,9 @@ def tables(outcome: ClusterOutcome) -> Iterator[Table]:
     columns = ("expected", "found", "missing", "extra", "reads", "rows that were read")
     targets = Table("target", *columns, "reads during outages", "wrong rows")
     for name, target in outcome.targets.items():
-        counts = (*target.counts[:4], target.reads, target.rows_read, target.unanswered)
+        rows = target.counts
+        counts = [rows.expected, rows.found, rows.missing, rows.extra]
+        counts += [target.reads, target.rows_read, target.unanswered]
         wrong = "; ".join(target.wrong[:5]) or "none"
         targets.add_row(TARGETS[name], *(f"{count:,}" for count in counts), wrong)
     yield targets

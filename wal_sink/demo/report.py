@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, get_args
 
 import msgspec
 import pyarrow as pa
@@ -22,7 +22,7 @@ WINDOWS: Sequence[KillWindow] = get_args(KillWindow)[:3]
 """The windows of an epoch that the kills of the demo must hit."""
 
 
-class RowCounts(NamedTuple):
+class RowCounts(msgspec.Struct, frozen=True, kw_only=True):
     """Numbers of rows of a table and its source."""
 
     expected: int
@@ -33,7 +33,7 @@ class RowCounts(NamedTuple):
     """Rows of the source that the table does not have, or has with other values."""
     extra: int
     """Rows of the table that the source does not have, or has fewer times."""
-    examples: tuple[Hashable, ...]
+    examples: tuple[str, ...]
     """At most five missing rows, then at most five extra rows."""
 
     @property
@@ -51,7 +51,7 @@ def compare_rows(expected: Iterable[Hashable], actual: Iterable[Hashable]) -> Ro
         found=present.total(),
         missing=missing.total(),
         extra=extra.total(),
-        examples=(*list(missing)[:5], *list(extra)[:5]),
+        examples=tuple(map(str, (*list(missing)[:5], *list(extra)[:5]))),
     )
 
 
@@ -67,18 +67,13 @@ class KillOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """Time of the SIGKILL, in seconds since the first start of the application."""
 
 
-class Comparison(msgspec.Struct, frozen=True, kw_only=True):
-    """The query of a table, and its `RowCounts`."""
+class Comparison(RowCounts, frozen=True, kw_only=True):
+    """The comparison of a query's table in a store."""
 
     query: str
     sink: str
     table: str
     target: str
-    expected: int
-    found: int
-    missing: int
-    extra: int
-    examples: tuple[str, ...]
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
@@ -174,8 +169,11 @@ def report(
 
 def comparison(query: Query, source: pa.Table, store: Store) -> Comparison:
     """Compare a query's table in a store with its source."""
-    row_counts = compare_rows(source_rows(source, query), table_rows(store.rows(query)))
-    counts = {**row_counts._asdict(), "examples": tuple(map(str, row_counts.examples))}
+    counts = compare_rows(source_rows(source, query), table_rows(store.rows(query)))
     return Comparison(
-        query=query.name, sink=query.sink, table=query.table, target=store.target, **counts
+        query=query.name,
+        sink=query.sink,
+        table=query.table,
+        target=store.target,
+        **msgspec.structs.asdict(counts),
     )
