@@ -188,7 +188,9 @@ def test_row_that_only_commit_refuses_stops_the_flush(world: PostgresqlWorld) ->
         (errors.ObjectNotInPrerequisiteState, "fatal"),  # such as for a default that fails
     ],
 )
-def test_errors_of_class_55_pass_or_not(error: type[Exception], error_class: str) -> None:
+def test_error_of_class_55_has_its_own_error_class(
+    error: type[Exception], error_class: str
+) -> None:
     target = PostgresqlTarget(PostgresqlOptions(uri="postgresql://db/shop", table="t"))
     assert target.classify(error()) == error_class
 

@@ -12,8 +12,8 @@ import pytest
 from tests.sql.stores import (
     ROW,
     SCHEMA,
+    STORES,
     TABLE,
-    DuckDb,
     Maria,
     Postgresql,
     Sqlite,
@@ -48,15 +48,7 @@ def test_ddl_of_a_missing_table_can_be_pasted(store: Store) -> None:
         store.execute(f"DROP TABLE {target.ledger_name}")
 
 
-@pytest.mark.parametrize(
-    "store",
-    [
-        DuckDb,
-        pytest.param(Maria, marks=pytest.mark.mariadb),
-        pytest.param(Postgresql, marks=pytest.mark.postgresql),
-    ],
-    indirect=True,
-)
+@pytest.mark.parametrize("store", STORES[1:], indirect=True)
 def test_missing_schema_is_created_before_its_table(store: Store) -> None:
     """By the statements of the error, by createTable, and for the ledger's table."""
     schemas = [f"s_{uuid.uuid4().hex[:12]}" for _ in range(3)]

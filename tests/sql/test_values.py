@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from tests.sql.mariadb import MySql
-from tests.sql.stores import SCHEMA, DuckDb, Maria, Postgresql, Store, agreed, bring
+from tests.sql.stores import SCHEMA, STORES, DuckDb, Maria, Store, agreed, bring
 from wal_sink.errors import InvalidRow, SchemaMismatch
 from wal_sink.targets.base import RowSlice, RowsRefused, without
 from wal_sink.testing.contracts.ledger import create
@@ -187,15 +187,7 @@ def test_row_above_max_allowed_packet_is_refused_alone(maria: Maria, *, keyed: b
     assert maria.execute("SELECT id FROM t ORDER BY id") == [(0,), (1,), (4,)]
 
 
-@pytest.mark.parametrize(
-    "store",
-    [
-        DuckDb,
-        pytest.param(Maria, marks=pytest.mark.mariadb),
-        pytest.param(Postgresql, marks=pytest.mark.postgresql),
-    ],
-    indirect=True,
-)
+@pytest.mark.parametrize("store", STORES[1:], indirect=True)
 def test_text_that_is_not_json_is_quarantined(store: Store) -> None:
     """DuckDB has no savepoints: a row that it refused would stop the flush."""
     store.execute("CREATE TABLE t (id BIGINT, name JSON)")
