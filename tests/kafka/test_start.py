@@ -91,7 +91,7 @@ def test_error_names_the_broker_that_does_not_answer(monkeypatch: pytest.MonkeyP
         kafka_target("127.0.0.1:1", "t").plan(RECORD, "key")
 
 
-def test_broker_that_does_not_answer_is_logged_once_a_minute(
+def test_broker_without_an_answer_is_logged_once_a_minute(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A client of librdkafka reports 20 failed connections a second."""
