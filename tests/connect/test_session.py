@@ -132,13 +132,16 @@ def test_checkpoint_out_of_reach_is_named(
         assert "reads its own file systems" in refused.value.what
 
 
-def test_close_raises_that_a_followed_query_is_unflushed(remote: Any, shop: Shop) -> None:
-    """The process does not import a target class that only the log names."""
-    sink = wal_sink.register(remote, drain_timeout=1)
-    sink.follow(shop.checkpoint)
+def test_close_raises_that_a_followed_query_is_unflushed(
+    remote: Any, shop: Shop, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The process does not import a target class that only the log names. A warning has this reason."""
+    sink = wal_sink.register(remote, drain_timeout=2)
     writer(remote, shop.source, shop.options).trigger(availableNow=True).start().awaitTermination()
+    sink.follow(shop.checkpoint)
     with pytest.raises(NotDrained, match=f"{shop.checkpoint}: FlushTimeout"):
         sink.close()
+    assert f"was not flushed: Only the log names target={KIND}" in caplog.text
 
 
 @pytest.mark.parametrize("checkpointed", [-1, 0])

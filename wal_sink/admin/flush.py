@@ -301,7 +301,8 @@ class Follower:
         self._find, self._say, self._watch, self._target = find, say, watch, target
         self._period_s = REFRESH_BILLED_S if billed else REFRESH_S
         self._followed: dict[str, _Followed] = {}
-        self._complaints: dict[str, str] = {}
+        self.complaints: dict[str, str] = {}
+        """Why a query is not flushed, by the place of its log."""
         self._outcomes: dict[tuple[str, str], FlushDone] = {}
 
     def run(self, wait: Wait) -> list[FlushDone]:
@@ -325,19 +326,19 @@ class Follower:
         except (OSError, WalSinkError) as error:
             self._complain(_LIST, error)
             return
-        self._complaints.pop(_LIST, None)
+        self.complaints.pop(_LIST, None)
         for place in self._followed.keys() - candidates.keys():
             self._say(f"The log {place} is gone. Nothing more is flushed from it")
             self._end(place)
-        for place in self._complaints.keys() - candidates.keys():
-            del self._complaints[place]
+        for place in self.complaints.keys() - candidates.keys():
+            del self.complaints[place]
         for place, candidate in candidates.items():
             try:
                 self.follow(candidate)
             except (OSError, WalSinkError) as error:
                 self._complain(place, error)
             else:
-                self._complaints.pop(place, None)
+                self.complaints.pop(place, None)
 
     @store_errors()
     def follow(self, candidate: Candidate) -> None:
@@ -382,8 +383,8 @@ class Follower:
     def _complain(self, place: str, error: Exception) -> None:
         """Report once why a query is not flushed. The next refresh tries again."""
         text = error.one_line if isinstance(error, WalSinkError) else repr(error)
-        if self._complaints.get(place) != text:
-            self._complaints[place] = text
+        if self.complaints.get(place) != text:
+            self.complaints[place] = text
             self._say(f"{place or 'The logs'}: not flushed for now. {text}")
 
 

@@ -93,11 +93,14 @@ class ConnectQueries:
         self._ending = threading.Event()
         watch = exposition.watch if exposition else None
 
-        follower = Follower(
+        self._follower = Follower(
             lambda: [followed.candidate for followed in self.flushing()], logger.info, watch
         )
         self._thread = threading.Thread(
-            target=follower.run, args=(self._ending.wait,), name="wal_sink-follow", daemon=True
+            target=self._follower.run,
+            args=(self._ending.wait,),
+            name="wal_sink-follow",
+            daemon=True,
         )
         atexit.register(at_exit)
         logger.warning(
@@ -175,7 +178,12 @@ class ConnectQueries:
             self._thread.join(join_s)
 
     def log_pending(self) -> None:
-        """Log how many epochs of each query are pending; skip a log that this process does not reach."""
+        """Log why a followed query was not flushed, and how many epochs of each query are pending.
+
+        A log that this process does not reach is skipped.
+        """
+        for place, reason in self._follower.complaints.items():
+            logger.warning("%s was not flushed: %s", place, reason)
         for query_id, options in self._options.items():
             with contextlib.suppress(OSError, WalSinkError):
                 log_pending(query_id, *_opened(options), flushes_here=False)
