@@ -156,7 +156,7 @@ def ensure_ledger_table(session: Any, name: TableName, *, create: bool = True) -
 
 
 def refuse_other_ledger(metadata: TableMetadata) -> None:
-    """Refuse a table that is missing or is no ledger, and a keyspace with `durable_writes = false`.
+    """Refuse a table that is missing or not a ledger, and a keyspace with `durable_writes = false`.
 
     :raises SchemaMismatch: the error names the problem.
     """
