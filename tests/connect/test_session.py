@@ -144,18 +144,13 @@ def test_close_raises_that_a_followed_query_is_unflushed(
     assert f"was not flushed: Only the log names target={KIND}" in caplog.text
 
 
-@pytest.mark.parametrize("checkpointed", [-1, 0])
-def test_two_clients_of_one_checkpoint_lose_nothing(
-    remote: Any, other: Any, shop: Shop, checkpointed: int
-) -> None:
-    """The second run ends the first run, since both are in one server. Each row is written once.
-
-    :param checkpointed: the last epoch of the first run when the second run starts.
-    """
+def test_two_clients_of_one_checkpoint_lose_nothing(remote: Any, other: Any, shop: Shop) -> None:
+    """The second run ends the first run, since both are in one server. Each row is written once."""
     with wal_sink.register(remote) as sink, wal_sink.register(other) as handle:
         sink.follow(shop.checkpoint, options={"target": KIND})
         first = writer(remote, shop.source, shop.options).start()
-        until(lambda: sink.status(first).checkpointed >= checkpointed)
+        # Spark sometimes ends a run that finds offsets of the first batch, which another run is writing.
+        until(lambda: sink.status(first).checkpointed >= 0)
         second = writer(other, shop.source, shop.options).start()
         until(lambda: handle.status(second).checkpointed == 1)
         assert not first.isActive
