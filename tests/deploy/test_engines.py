@@ -208,7 +208,7 @@ def test_spark_reads_and_maintains_the_delta_table(
     # VACUUM without retention deletes the staged files. They are staged again, and committed.
     current, receipts = staged(query, ("late", 9))
     spark.rows(f"VACUUM {table} RETAIN 0 HOURS")
-    with pytest.raises(TargetUnavailable, match="All rows are staged again"):
+    with pytest.raises(TargetUnavailable, match="All rows of the window are staged again"):
         commit(query, current, receipts)
     assert commit(query, *staged(query, ("late", 9))) is Outcome.APPLIED
     expected["late"] = 9
