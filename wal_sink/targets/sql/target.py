@@ -72,7 +72,13 @@ class SqlTarget(Database):
         connection = self._open()
         try:
             with self._explained(TargetRefused, connection):
-                yield connection
+                try:
+                    yield connection
+                except Exception as error:
+                    # An error of SQLAlchemy has the driver's error, and beside it a statement and a link.
+                    if (inner := errors.driver_error(error)) is error:
+                        raise
+                    raise inner from error
         finally:
             connection.close()
 
