@@ -22,7 +22,7 @@ from pathlib import Path
 import pytest
 
 import wal_sink
-from wal_sink.target_info import OWN
+from wal_sink.builtin_targets import OWN
 
 ROOT = Path(__file__).parents[1]
 TOP = ("wal_sink", "state_backends")

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from state_backends.memory import MemoryBackend
+from wal_sink.builtin_targets import OWN
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.configuration import Configuration, configure, retention_of
 from wal_sink.errors import OptionError
@@ -24,7 +25,6 @@ from wal_sink.flush.write import FlushTask
 from wal_sink.model.ledger import LedgerRow
 from wal_sink.model.plan import Plan
 from wal_sink.spark.query_errors import failure_in
-from wal_sink.target_info import OWN
 from wal_sink.targets.client import importing
 from wal_sink.targets.delta import DeltaTarget
 

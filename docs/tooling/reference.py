@@ -14,11 +14,11 @@ from typing import Any
 import typer
 
 from wal_sink import errors
+from wal_sink.builtin_targets import OWN
 from wal_sink.cli.inspect import option_groups
 from wal_sink.cli.main import app
 from wal_sink.errors import EXIT_CODES, WalSinkError
 from wal_sink.metrics.prometheus import QueryMetrics
-from wal_sink.target_info import OWN
 
 TITLES = {"": "Every query"} | {name: info.title for name, info in OWN.items()}
 

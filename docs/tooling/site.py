@@ -17,7 +17,7 @@ from pathlib import Path, PurePosixPath
 from urllib.parse import unquote, urlsplit
 
 from docs.tooling.reference import GENERATED
-from wal_sink.target_info import OWN
+from wal_sink.builtin_targets import OWN
 
 ROOT = Path(__file__).parents[2]
 

@@ -18,7 +18,7 @@ from wal_sink.admin.query import Query
 from wal_sink.admin.repair import refuse_flusher
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.model import paths
-from wal_sink.progress.report import read_report
+from wal_sink.progress.flusher_report import read_report
 from wal_sink.testing.faults import Crash, Faults
 from wal_sink.testing.memory_target import MemorySession
 

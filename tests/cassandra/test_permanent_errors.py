@@ -35,7 +35,7 @@ from wal_sink.errors import OptionError, SchemaMismatch, TargetUnavailable
 from wal_sink.flush.connection import Pipeline
 from wal_sink.flush.flusher import Flusher
 from wal_sink.flush.loop import FlushLoop
-from wal_sink.flush.report import Reporter
+from wal_sink.flush.reporter import Reporter
 from wal_sink.progress.status import Status, read_status
 from wal_sink.targets.base import RowSlice
 from wal_sink.targets.cassandra import CassandraOptions, CassandraTarget, ledger
@@ -195,7 +195,7 @@ def test_dropped_table_stops_until_it_is_created_again(
     assert "works again, after" in caplog.text
     assert "The target refuses" not in caplog.text
     text = [record for record in caplog.records[count:] if record.levelno >= logging.WARNING]
-    assert [record.name for record in text].count("wal_sink.flush.report") <= 3
+    assert [record.name for record in text].count("wal_sink.flush.reporter") <= 3
 
 
 def test_retyped_column_stops_the_flush(flushing: Flushing, admin: Any) -> None:

@@ -15,20 +15,20 @@ from typer.testing import CliRunner
 
 from tests.protocol.engine import World
 from tests.support.programs import ran
+from wal_sink.builtin_targets import OWN
 from wal_sink.cli.demo import _check
 from wal_sink.cli.main import app
 from wal_sink.demo.kills import KILLS, Kill, discarded_rows, window_hit
+from wal_sink.demo.outcome import Comparison, KillOutcome, Report, compare_rows, report
 from wal_sink.demo.queries import FLIGHTS as FLIGHTS_QUERY
 from wal_sink.demo.queries import epochs, rows_per_file
-from wal_sink.demo.report import Comparison, KillOutcome, Report, compare_rows, report
 from wal_sink.demo.stores import Stores
 from wal_sink.errors import OptionError
-from wal_sink.target_info import OWN
 
 FLIGHTS = 720
 COMMAND = [str(Path(sys.executable).with_name("wal-sink"))]
 ONE_KILL = """
-from wal_sink.demo import kills, queries, report
+from wal_sink.demo import kills, queries, outcome
 kills.KILLS, report.WINDOWS = kills.KILLS[1:2], report.WINDOWS[1:2]
 queries._FEW_EPOCHS = 3
 from wal_sink.cli.main import app

@@ -17,10 +17,10 @@ from tests.cli.shell import FOLLOWS, run, start
 from tests.protocol.engine import World
 from tests.support.waiting import until
 from wal_sink.demo.server import choose_port
-from wal_sink.flush.report import Reporter
+from wal_sink.flush.reporter import Reporter
 from wal_sink.model import paths
 from wal_sink.model.plan import Plan
-from wal_sink.progress.report import FlusherReport, read_report
+from wal_sink.progress.flusher_report import FlusherReport, read_report
 from wal_sink.protocol.flush_decisions import Retention
 from wal_sink.wal.store import read_record
 

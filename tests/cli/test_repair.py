@@ -10,7 +10,7 @@ import pytest
 
 from tests.cli.job import Job, batches, rows_of
 from wal_sink.errors import Fenced
-from wal_sink.flush.report import Reporter
+from wal_sink.flush.reporter import Reporter
 from wal_sink.model import paths
 from wal_sink.model.state import EpochManifest
 from wal_sink.protocol.flush_decisions import Retention

@@ -16,9 +16,9 @@ import pytest
 from tests.cli.shell import run, start
 from tests.protocol.engine import World
 from wal_sink.errors import TargetUnavailable, stand_in
-from wal_sink.flush.report import Reporter
+from wal_sink.flush.reporter import Reporter
 from wal_sink.model import paths
-from wal_sink.progress.report import ENDED, read_report
+from wal_sink.progress.flusher_report import ENDED, read_report
 
 
 def reporter(world: World) -> Reporter:

@@ -26,7 +26,7 @@ from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.demo.cassandra import VERSION
 from wal_sink.flush.flusher import Flusher
 from wal_sink.flush.loop import FlushLoop
-from wal_sink.flush.report import Reporter
+from wal_sink.flush.reporter import Reporter
 from wal_sink.options import parse
 from wal_sink.progress.status import Status, read_status
 from wal_sink.targets.cassandra import CassandraOptions, CassandraTarget

@@ -22,11 +22,11 @@ from docs.tooling.reference import GENERATED, error_kinds, explanation
 from docs.tooling.site import MARK
 from tests.cli.test_screens import STATUS
 from tests.support.quickstart import EXAMPLE, PAGE, README, quick_start
+from wal_sink.builtin_targets import OWN
 from wal_sink.cli.main import app
 from wal_sink.errors import EXIT_CODES, WalSinkError
 from wal_sink.options import Options, SinkOptions, names
 from wal_sink.progress.status import status_lines
-from wal_sink.target_info import OWN
 from wal_sink.targets.registry import installed, target_type
 
 ROOT = Path(__file__).parents[2]

@@ -13,7 +13,7 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 import wal_sink
-from wal_sink.arrow_batches import in_utc
+from wal_sink.coalesced_batches import in_utc
 from wal_sink.demo.postgresql import Server
 
 AT = dt.datetime(2024, 2, 29, 12, 0, tzinfo=dt.UTC)

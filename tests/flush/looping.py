@@ -14,9 +14,9 @@ from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.flush.connection import Pipeline
 from wal_sink.flush.flusher import Flusher
 from wal_sink.flush.loop import FlushLoop
-from wal_sink.flush.report import Reporter
+from wal_sink.flush.reporter import Reporter
 from wal_sink.model import paths
-from wal_sink.progress.report import ErrorReport, FlusherReport, read_report
+from wal_sink.progress.flusher_report import ErrorReport, FlusherReport, read_report
 from wal_sink.testing.faults import Faults, FaultyBackend, FaultyTarget
 from wal_sink.wal.store import newest
 

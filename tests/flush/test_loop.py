@@ -17,7 +17,7 @@ from wal_sink import errors
 from wal_sink.admin.repair import refuse_flusher
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.model import paths
-from wal_sink.progress.report import ENDED, FlusherReport, this_process
+from wal_sink.progress.flusher_report import ENDED, FlusherReport, this_process
 from wal_sink.progress.status import read_status
 from wal_sink.units import now_us
 

@@ -17,7 +17,7 @@ from tests.support.waiting import until
 from wal_sink import errors
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.flush.loop import FlushLoop
-from wal_sink.flush.report import Reporter
+from wal_sink.flush.reporter import Reporter
 from wal_sink.progress.wait import wait_until_flushed
 from wal_sink.spark.queries import QueryFlush
 
@@ -302,7 +302,7 @@ def test_long_outage_logs_one_line_a_minute(
 ) -> None:
     """Each error class is logged at once, then once a minute, and the end of the outage once."""
     clock = Ticks()
-    monkeypatch.setattr("wal_sink.flush.report.time.monotonic", clock)
+    monkeypatch.setattr("wal_sink.flush.reporter.time.monotonic", clock)
     reporter = Reporter(None, "memory")
     away, refused = errors.TargetUnavailable("no route"), errors.TargetRefused("no table")
     for tried in range(1, 1_001):

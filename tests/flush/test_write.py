@@ -26,7 +26,7 @@ from wal_sink.errors import (
     WalSinkError,
 )
 from wal_sink.flush.connection import TargetConnection
-from wal_sink.flush.report import Reporter
+from wal_sink.flush.reporter import Reporter
 from wal_sink.flush.window import Window, share_out
 from wal_sink.flush.write import (
     Answer,

@@ -11,7 +11,7 @@ from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.errors import WalSinkError
 from wal_sink.flush.connection import Pipeline
 from wal_sink.flush.flusher import Flusher
-from wal_sink.flush.report import Reporter
+from wal_sink.flush.reporter import Reporter
 from wal_sink.metrics.prometheus import Metrics, QueryMetrics
 from wal_sink.protocol.flush_decisions import Retention
 from wal_sink.testing.faults import Faults, FaultyBackend, FaultyTarget

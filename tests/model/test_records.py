@@ -20,7 +20,7 @@ from wal_sink.model.codec import FORMAT, Record, digest
 from wal_sink.model.manifest import Manifest, manifest_digest
 from wal_sink.model.plan import Agreed, Plan
 from wal_sink.model.state import State
-from wal_sink.progress.report import FlusherReport
+from wal_sink.progress.flusher_report import FlusherReport
 
 GOLDEN = Path(__file__).parent / "golden" / "format-1"
 
@@ -206,7 +206,7 @@ from pathlib import Path
 from wal_sink.wal.store import LogStore
 from wal_sink.checkpoint import checkpoint
 from wal_sink.model import manifest, plan, state
-from wal_sink.progress import report
+from wal_sink.progress import flusher_report
 from wal_sink.model.codec import Record
 from wal_sink.targets.cassandra.row_plan import CassandraPlan
 

@@ -24,7 +24,7 @@ from wal_sink.model.ledger import Outcome
 from wal_sink.targets.base import RowSlice, RowsRefused
 from wal_sink.targets.postgresql.catalogue import PostgresqlCatalogue
 from wal_sink.targets.postgresql.connection import _PIECE
-from wal_sink.targets.sql.keyed import Unique
+from wal_sink.targets.sql.keyed_target import Unique
 from wal_sink.testing.contracts.ledger import create, finish, following, row_of
 from wal_sink.testing.contracts.rows import deliver, write_all
 from wal_sink.testing.micro_batches import PlayedQuery

@@ -8,7 +8,7 @@ import pytest
 from tests.sql.stores import Postgresql, agreed, bring, new_query
 from wal_sink.errors import InvalidRow, OptionError, SchemaMismatch
 from wal_sink.targets.base import RowSlice
-from wal_sink.targets.sql.keyed import KeyedTarget
+from wal_sink.targets.sql.keyed_target import KeyedTarget
 from wal_sink.testing.contracts.rows import deliver
 
 SCHEMA = pa.schema([("id", pa.int64()), ("op", pa.string()), ("v", pa.string())])

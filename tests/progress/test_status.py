@@ -18,7 +18,7 @@ from wal_sink import errors
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.errors import CheckpointNotVisible, FlushTimeout, NoFlusher, WalSinkError
 from wal_sink.model import paths
-from wal_sink.progress.report import ErrorReport, FlusherReport
+from wal_sink.progress.flusher_report import ErrorReport, FlusherReport
 from wal_sink.progress.status import Status, read_status
 from wal_sink.progress.wait import Flushed, wait_until_flushed
 from wal_sink.testing.faults import Faults, FaultyBackend

@@ -15,7 +15,7 @@ from typing import Any
 
 from state_backends import StateBackend
 from tests.protocol.engine import World
-from wal_sink.demo.report import compare_rows
+from wal_sink.demo.outcome import compare_rows
 
 
 def objects(backend: StateBackend, folder: str) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from tests.protocol.engine import World
 from tests.protocol.publishing import Driver
 from wal_sink.errors import Fenced, LogFull, StoppedWaiting, TargetRefused
 from wal_sink.model import paths
-from wal_sink.progress.report import ENDED, ErrorReport, FlusherReport
+from wal_sink.progress.flusher_report import ENDED, ErrorReport, FlusherReport
 from wal_sink.publish import publisher
 from wal_sink.telemetry import OncePerMinute
 

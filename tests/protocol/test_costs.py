@@ -14,7 +14,7 @@ from tests.protocol.several_world import CELLS, SeveralWorld
 from wal_sink.errors import SegmentNotVisible
 from wal_sink.flush.flusher import Flusher
 from wal_sink.flush.loop import POLL_BILLED_S
-from wal_sink.progress.report import REPORT_BILLED_S
+from wal_sink.progress.flusher_report import REPORT_BILLED_S
 from wal_sink.protocol.flush_decisions import Retention
 from wal_sink.testing.faults import Faults, FaultyBackend
 from wal_sink.wal.store import KEPT

@@ -19,7 +19,7 @@ from tests.protocol.operations import At
 from tests.protocol.operators import TargetBackup
 from wal_sink.errors import OptionError, TargetRefused, TargetUnavailable
 from wal_sink.flush.connection import TargetConnection
-from wal_sink.flush.report import Reporter
+from wal_sink.flush.reporter import Reporter
 from wal_sink.flush.window import Window
 from wal_sink.protocol.flush_decisions import SENDINGS, Retention
 from wal_sink.publish.plans import refuse_quarantine

@@ -13,7 +13,7 @@ from state_backends import open_backend
 from state_backends.local import LocalBackend
 from tests.protocol.engine import World
 from wal_sink.checkpoint.checkpoint import Checkpoint
-from wal_sink.flush.report import Reporter
+from wal_sink.flush.reporter import Reporter
 from wal_sink.progress.status import read_status
 from wal_sink.protocol.flush_decisions import Retention
 

@@ -17,7 +17,7 @@ from tests.protocol.cases import covered
 from tests.protocol.engine import flush, until_idle
 from wal_sink.errors import TargetUnavailable
 from wal_sink.flush.connection import TargetConnection
-from wal_sink.flush.report import Reporter
+from wal_sink.flush.reporter import Reporter
 from wal_sink.flush.window import Window, share_out
 from wal_sink.flush.write import FlushTask, WriteRows, most_severe
 from wal_sink.model.ledger import LedgerRow, Outcome

@@ -20,7 +20,7 @@ from tests.simulator.volume import Mount
 from tests.simulator.world import Site, World
 from wal_sink import errors, units
 from wal_sink.flush.flusher import Flusher
-from wal_sink.flush.report import Reporter
+from wal_sink.flush.reporter import Reporter
 from wal_sink.model import paths
 from wal_sink.model.manifest import Appended, Execution, Task
 from wal_sink.model.plan import Plan, plans_key

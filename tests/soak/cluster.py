@@ -34,8 +34,8 @@ from tests.support.background import Background
 from tests.support.class_archive import SPARK
 from wal_sink.demo.kafka import Broker
 from wal_sink.demo.local_spark import Driver
+from wal_sink.demo.outcome import RowCounts, compare_rows
 from wal_sink.demo.postgresql import Server
-from wal_sink.demo.report import RowCounts, compare_rows
 from wal_sink.demo.server import AnyServer, DidNotStart
 from wal_sink.errors import WalSinkError
 from wal_sink.progress.status import Status

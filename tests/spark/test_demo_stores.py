@@ -16,8 +16,8 @@ from wal_sink.demo import queries
 from wal_sink.demo.app import start
 from wal_sink.demo.cassandra import Cassandra, Node
 from wal_sink.demo.kafka import Broker, Kafka
+from wal_sink.demo.outcome import compare_rows
 from wal_sink.demo.queries import CONTROL, FLIGHTS, TENTH, source_rows, table_rows, write_sources
-from wal_sink.demo.report import compare_rows
 from wal_sink.demo.stores import ALONE, STORES, Stores, store_type
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]

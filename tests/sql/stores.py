@@ -20,7 +20,7 @@ from wal_sink.demo.postgresql import Server
 from wal_sink.model.plan import Plan, plan_key
 from wal_sink.targets.base import RowSlice, Session, Target
 from wal_sink.targets.postgresql import PostgresqlOptions, PostgresqlTarget
-from wal_sink.targets.sql.keyed import KeyedTarget
+from wal_sink.targets.sql.keyed_target import KeyedTarget
 from wal_sink.targets.sqlalchemy import SqlAlchemyOptions, SqlAlchemyTarget
 from wal_sink.testing.contracts.ledger import create
 from wal_sink.testing.contracts.rows import deliver

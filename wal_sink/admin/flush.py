@@ -21,7 +21,7 @@ from wal_sink.errors import NotDrained, WalSinkError
 from wal_sink.flush.connection import Pipeline
 from wal_sink.flush.flusher import Flusher, Pass
 from wal_sink.flush.loop import FlushLoop
-from wal_sink.flush.report import Reporter
+from wal_sink.flush.reporter import Reporter
 from wal_sink.flush.write import WriteInThread
 from wal_sink.model.state import TargetState
 from wal_sink.progress.status import backlog_of

@@ -28,7 +28,7 @@ from wal_sink.configuration import (
 )
 from wal_sink.errors import OptionError, printable
 from wal_sink.flush.connection import Pipeline, TargetConnection
-from wal_sink.flush.report import Reporter
+from wal_sink.flush.reporter import Reporter
 from wal_sink.model.state import State, TargetState
 from wal_sink.options import (
     Options,
@@ -40,7 +40,7 @@ from wal_sink.options import (
     parse,
     qualified,
 )
-from wal_sink.progress.report import this_process
+from wal_sink.progress.flusher_report import this_process
 from wal_sink.protocol import state as protocol
 from wal_sink.targets.registry import is_installed, target_type
 from wal_sink.units import now_us

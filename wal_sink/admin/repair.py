@@ -20,7 +20,7 @@ from wal_sink.model import paths
 from wal_sink.model.ledger import LedgerRow
 from wal_sink.model.manifest import Appended, Execution
 from wal_sink.model.state import State
-from wal_sink.progress.report import age_s, is_alive, read_report
+from wal_sink.progress.flusher_report import age_s, is_alive, read_report
 from wal_sink.protocol import state as protocol
 from wal_sink.protocol.flush_decisions import row_at
 from wal_sink.protocol.refusals import refuse_other_log

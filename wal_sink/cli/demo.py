@@ -14,15 +14,15 @@ from rich.console import RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from wal_sink.builtin_targets import OWN
 from wal_sink.cli.arguments import AsJson, refuse_combinations
 from wal_sink.cli.terminal import SafeConsole, in_red, output
 from wal_sink.errors import OptionError
-from wal_sink.target_info import OWN
 from wal_sink.unknown_names import did_you_mean
 
 if TYPE_CHECKING:
+    from wal_sink.demo.outcome import Report
     from wal_sink.demo.progress import Sample
-    from wal_sink.demo.report import Report
 
 _CONNECT_PACKAGES = ("grpc", "grpc_status", "zstandard")
 """Packages of the extra `connect`."""

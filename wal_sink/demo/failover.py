@@ -15,6 +15,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from wal_sink.demo.app import Application, start_driver
+from wal_sink.demo.outcome import Report, comparison, report
 from wal_sink.demo.postgresql import REPLICATES, Postgresql, Server, Standby
 from wal_sink.demo.queries import (
     FAILOVER_CONTROL,
@@ -25,7 +26,6 @@ from wal_sink.demo.queries import (
     rows_per_file,
     write_files,
 )
-from wal_sink.demo.report import Report, comparison, report
 from wal_sink.demo.stores import Stores
 
 _PARTS = 3

@@ -12,10 +12,10 @@ import pyarrow as pa
 
 from wal_sink.demo.app import Application, start_driver
 from wal_sink.demo.local_spark import ConnectServer, Driver
+from wal_sink.demo.outcome import KillOutcome, KillWindow, Report, comparison, report
 from wal_sink.demo.pauses import Pause, Point
 from wal_sink.demo.progress import Sample, Watch, draw
 from wal_sink.demo.queries import CONTROL, FLIGHTS, TENTH, Query, epochs, write_sources
-from wal_sink.demo.report import KillOutcome, KillWindow, Report, comparison, report
 from wal_sink.demo.stores import Stores
 from wal_sink.model import paths
 from wal_sink.model.manifest import Manifest

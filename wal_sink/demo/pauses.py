@@ -27,7 +27,7 @@ import msgspec
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
-from wal_sink import arrow_batches
+from wal_sink import coalesced_batches
 from wal_sink.model.manifest import Appended, Execution, Task
 from wal_sink.publish.micro_batch import MicroBatch
 from wal_sink.spark.batch_writer import BatchWriter
@@ -151,7 +151,7 @@ class PausingMicroBatch(MicroBatch):
 
     def append(self, batches: Iterable[pa.RecordBatch], task: Task) -> Appended:
         """Append half of the rows of each batch before the pause, and the other half after the pause."""
-        arrow_batches.BATCH_ROWS = 1  # otherwise the rows are in memory until the task ends
+        coalesced_batches.BATCH_ROWS = 1  # otherwise the rows are in memory until the task ends
 
         def in_parts() -> Iterator[pa.RecordBatch]:
             for batch in batches:

@@ -16,8 +16,8 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from wal_sink.demo.outcome import KillOutcome
 from wal_sink.demo.queries import CONTROL, QUERIES, TENTH, Query, rows_per_file
-from wal_sink.demo.report import KillOutcome
 from wal_sink.demo.stores import Stores
 from wal_sink.errors import WalSinkError
 from wal_sink.wal.location import locate

@@ -19,10 +19,10 @@ from typing import Any, ClassVar, NamedTuple, Self
 import msgspec
 from pyspark.sql import DataFrame, Row
 
+from wal_sink.builtin_targets import OWN
 from wal_sink.demo.queries import CONTROL, FLIGHTS, Query
 from wal_sink.model.ledger import LedgerRow, ledger_key
 from wal_sink.options import parse
-from wal_sink.target_info import OWN
 from wal_sink.targets.registry import target_type
 
 

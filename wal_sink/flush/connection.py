@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.errors import CorruptLog, TargetRefused, TargetUnavailable, WalSinkError
-from wal_sink.flush.report import Reporter
+from wal_sink.flush.reporter import Reporter
 from wal_sink.model import paths
 from wal_sink.model.ledger import LedgerRow, Outcome, ledger_key
 from wal_sink.model.plan import Plan

@@ -22,13 +22,13 @@ from wal_sink.errors import (
     while_refused,
 )
 from wal_sink.flush.connection import Pipeline, TargetConnection, plan_of
-from wal_sink.flush.report import Reporter
+from wal_sink.flush.reporter import Reporter
 from wal_sink.flush.window import WINDOW_EPOCHS, Window, manifests_of_window
 from wal_sink.flush.write import WriteInThread, WriteRows, keep_refused_rows
 from wal_sink.model.ledger import LedgerRow
 from wal_sink.model.plan import Plan
 from wal_sink.model.state import State
-from wal_sink.progress.report import this_process
+from wal_sink.progress.flusher_report import this_process
 from wal_sink.protocol import state as protocol
 from wal_sink.protocol.flush_decisions import (
     Chain,

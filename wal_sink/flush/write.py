@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from wal_sink.errors import TargetRefused, WalSinkError
 from wal_sink.flush.connection import TargetConnection, target_errors
-from wal_sink.flush.report import Reporter
+from wal_sink.flush.reporter import Reporter
 from wal_sink.flush.window import SegmentRange, Window
 from wal_sink.targets.base import (
     IdempotentSession,

@@ -10,15 +10,22 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
+from wal_sink.builtin_targets import OWN
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.errors import CheckpointNotVisible, CorruptLog, WalSinkError, printable
 from wal_sink.model import paths
 from wal_sink.model.manifest import Manifest
 from wal_sink.model.state import State, TargetState
 from wal_sink.options import lowered, options_of
-from wal_sink.progress.report import ENDED, ErrorReport, FlusherReport, age_s, is_alive, read_report
+from wal_sink.progress.flusher_report import (
+    ENDED,
+    ErrorReport,
+    FlusherReport,
+    age_s,
+    is_alive,
+    read_report,
+)
 from wal_sink.protocol.state import named_target, refuse_other_place
-from wal_sink.target_info import OWN
 from wal_sink.units import counted, iso, now_us
 from wal_sink.wal.location import refuse_other_log, refuse_vanished, store_errors
 from wal_sink.wal.segment import refused_files

@@ -10,7 +10,7 @@ import msgspec
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.errors import FlushTimeout, NoFlusher
 from wal_sink.model.state import State, TargetState
-from wal_sink.progress.report import FlusherReport, is_alive, read_report, stopping_error
+from wal_sink.progress.flusher_report import FlusherReport, is_alive, read_report, stopping_error
 from wal_sink.protocol.state import live_target
 from wal_sink.units import counted, now_us
 from wal_sink.wal.location import owned_state, store_errors

@@ -20,7 +20,7 @@ from typing import Literal, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from wal_sink.arrow_batches import coalesced, in_utc
+from wal_sink.coalesced_batches import coalesced, in_utc
 from wal_sink.errors import InvalidRow
 from wal_sink.model import paths
 from wal_sink.model.manifest import Appended, Task

@@ -34,7 +34,7 @@ from wal_sink.model.manifest import (
 )
 from wal_sink.model.plan import Plan
 from wal_sink.model.state import Predecessor, State
-from wal_sink.progress.report import (
+from wal_sink.progress.flusher_report import (
     SILENT_S,
     FlusherReport,
     age_s,

@@ -17,7 +17,7 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from wal_sink.flush.connection import TargetConnection
-from wal_sink.flush.report import Reporter
+from wal_sink.flush.reporter import Reporter
 from wal_sink.flush.window import SegmentRange, Window, share_out
 from wal_sink.flush.write import (
     Answer,

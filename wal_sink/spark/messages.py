@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.configuration import Configuration, Destination
 from wal_sink.errors import WalSinkError
-from wal_sink.progress.report import age_s, is_alive, read_report, this_process
+from wal_sink.progress.flusher_report import age_s, is_alive, read_report, this_process
 from wal_sink.progress.status import pending_epochs
 from wal_sink.spark.internals.streaming_query import Source
 from wal_sink.units import counted, now_us

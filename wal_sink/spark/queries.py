@@ -31,7 +31,7 @@ from wal_sink.configuration import FILE_MANAGER, Configuration, configure
 from wal_sink.errors import CorruptLog, OptionError, WalSinkError, WrongOwner
 from wal_sink.flush.flusher import Flusher
 from wal_sink.flush.loop import FlushLoop
-from wal_sink.flush.report import Reporter
+from wal_sink.flush.reporter import Reporter
 from wal_sink.metrics.server import Exposition
 from wal_sink.progress.status import pending_epochs
 from wal_sink.publish.plans import compare_again

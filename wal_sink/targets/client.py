@@ -9,9 +9,9 @@ from typing import Any, ClassVar, NamedTuple
 
 import pyarrow as pa
 
+from wal_sink.builtin_targets import OWN
 from wal_sink.errors import OptionError, TargetUnavailable, WalSinkError
 from wal_sink.model.plan import Plan
-from wal_sink.target_info import OWN
 from wal_sink.targets.base import ErrorClass, Session, Target
 
 _WHERE = {

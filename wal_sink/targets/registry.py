@@ -9,8 +9,8 @@ from importlib import import_module
 from operator import attrgetter
 from typing import Any
 
+from wal_sink.builtin_targets import OWN
 from wal_sink.errors import OptionError
-from wal_sink.target_info import OWN
 from wal_sink.targets.base import INTERFACE, Target
 from wal_sink.unknown_names import did_you_mean
 

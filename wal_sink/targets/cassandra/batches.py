@@ -24,7 +24,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from cassandra.metadata import Murmur3Token
 
-from wal_sink.arrow_batches import concatenated
+from wal_sink.coalesced_batches import concatenated
 from wal_sink.targets.base import RowSlice
 from wal_sink.targets.cassandra.arrow_buffers import Ints
 from wal_sink.targets.cassandra.driver.frames import EncodedBatch

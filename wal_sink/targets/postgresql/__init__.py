@@ -24,7 +24,7 @@ from wal_sink.targets.postgresql.types import NEW, TYPES, refuse_wide_row, store
 from wal_sink.targets.refusals import RELEASED
 from wal_sink.targets.sql.database import run
 from wal_sink.targets.sql.errors import Code, ErrorCodes, matches, texts
-from wal_sink.targets.sql.keyed import KeyedTarget
+from wal_sink.targets.sql.keyed_target import KeyedTarget
 
 __all__ = ["PostgresqlOptions", "PostgresqlTarget"]
 

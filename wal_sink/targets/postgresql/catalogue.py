@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from wal_sink.errors import SchemaMismatch
 from wal_sink.targets.columns import TableColumn
 from wal_sink.targets.sql.errors import LockHolder
-from wal_sink.targets.sql.keyed import Catalogue, Unique
+from wal_sink.targets.sql.keyed_target import Catalogue, Unique
 from wal_sink.targets.sql.options import TableName
 
 

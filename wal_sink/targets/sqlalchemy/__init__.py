@@ -20,7 +20,7 @@ from wal_sink.options import Options
 from wal_sink.targets.columns import TableColumn
 from wal_sink.targets.ddl import Layout
 from wal_sink.targets.refusals import Savepoints
-from wal_sink.targets.sql.keyed import KeyedTarget
+from wal_sink.targets.sql.keyed_target import KeyedTarget
 from wal_sink.targets.sql.types import parse
 from wal_sink.targets.sqlalchemy.catalogue import SqlAlchemyCatalogue
 from wal_sink.targets.sqlalchemy.dialects import OF_CHARSET

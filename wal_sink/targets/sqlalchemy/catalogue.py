@@ -15,7 +15,7 @@ from wal_sink.errors import SchemaMismatch
 from wal_sink.targets.columns import TableColumn
 from wal_sink.targets.ddl import quote
 from wal_sink.targets.sql.errors import LockHolder
-from wal_sink.targets.sql.keyed import Catalogue, Unique
+from wal_sink.targets.sql.keyed_target import Catalogue, Unique
 from wal_sink.targets.sql.options import TableName
 from wal_sink.targets.sqlalchemy.dialects import DUCKDB, GENERIC, OF_CHARSET, words_of
 from wal_sink.unknown_names import did_you_mean

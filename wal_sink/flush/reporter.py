@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from wal_sink.errors import WalSinkError
 from wal_sink.model import paths
 from wal_sink.model.state import EpochManifest
-from wal_sink.progress.report import (
+from wal_sink.progress.flusher_report import (
     ENDED,
     REPORT_BILLED_S,
     REPORT_S,
@@ -35,7 +35,7 @@ _CHECK_S = 1.0
 
 
 class Reporter:
-    """Writes the report of a flusher that other processes read, see `progress.report`.
+    """Writes the report of a flusher that other processes read, see `progress.flusher_report`.
 
     A report that cannot be written never stops the flush. The flush's thread reports what it does. While
     `beating`, another thread repeats the report, so that a flusher in a long request still counts as alive.

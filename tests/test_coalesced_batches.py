@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wal_sink import arrow_batches
-from wal_sink.arrow_batches import coalesced
+from wal_sink import coalesced_batches
+from wal_sink.coalesced_batches import coalesced
 
 
 def numbers(first: int, count: int) -> pa.RecordBatch:
@@ -29,8 +29,8 @@ def test_joined_batches_have_the_same_rows_in_order(
         given_batches.append(numbers(first, size))
         first += size
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(arrow_batches, "BATCH_ROWS", most_rows)
-        patch.setattr(arrow_batches, "BATCH_BYTES", most_bytes)
+        patch.setattr(coalesced_batches, "BATCH_ROWS", most_rows)
+        patch.setattr(coalesced_batches, "BATCH_BYTES", most_bytes)
         merged = list(coalesced(given_batches))
     assert [v for batch in merged for v in batch.column("v").to_pylist()] == list(range(first))
     texts = [t for batch in merged for t in batch.column("t").to_pylist()]

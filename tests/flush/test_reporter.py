@@ -13,9 +13,9 @@ import pytest
 
 from state_backends import open_backend
 from wal_sink.errors import CorruptLog, TargetUnavailable
-from wal_sink.flush import report as reporter
-from wal_sink.flush.report import Reporter
-from wal_sink.progress.report import (
+from wal_sink.flush import reporter
+from wal_sink.flush.reporter import Reporter
+from wal_sink.progress.flusher_report import (
     ENDED,
     SILENT_S,
     ErrorReport,
@@ -208,7 +208,7 @@ def test_stop_of_a_run_is_reported_at_once(
     store: LogStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A `commit()` that waits for space in another process learns of the stop only by the report."""
-    monkeypatch.setattr("wal_sink.flush.report.REPORT_S", 3_600)
+    monkeypatch.setattr("wal_sink.flush.reporter.REPORT_S", 3_600)
     stopping = [""]
     own = Reporter(store, TARGET, Clock(), stopping=lambda: stopping[0])
     with own.beating():
