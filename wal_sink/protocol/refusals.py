@@ -42,9 +42,9 @@ def fenced(state: State, epoch: int, reason: str = "") -> Fenced:
 
 
 def already_published(epoch: int) -> AlreadyPublished:
-    """Return the error of a run that publishes an epoch twice with different rows."""
+    """Return the error of a run that publishes an epoch twice."""
     return AlreadyPublished(
-        f"The same run has published epoch {epoch} before, with different rows. The first rows stay.",
+        f"The same run has published epoch {epoch} before. The rows of the first time stay.",
         "With batch_writer, combine the rows by `df.union(…)` and write once for each batch. To write to"
         " several tables, use the option targets.",
     )
