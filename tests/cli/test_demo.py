@@ -28,8 +28,8 @@ from wal_sink.errors import OptionError
 FLIGHTS = 720
 COMMAND = [str(Path(sys.executable).with_name("wal-sink"))]
 ONE_KILL = """
-from wal_sink.demo import kills, queries, outcome
-kills.KILLS, report.WINDOWS = kills.KILLS[1:2], report.WINDOWS[1:2]
+from wal_sink.demo import kills, outcome, queries
+kills.KILLS, outcome.WINDOWS = kills.KILLS[1:2], outcome.WINDOWS[1:2]
 queries._FEW_EPOCHS = 3
 from wal_sink.cli.main import app
 app()
