@@ -22,8 +22,8 @@ from wal_sink.errors import (
     TargetUnavailable,
 )
 from wal_sink.targets.base import RowSlice
+from wal_sink.targets.kafka.errors import client_logger
 from wal_sink.targets.kafka.records import TOPICS, planned_limits
-from wal_sink.targets.kafka.topics import logger as client_log
 from wal_sink.testing.contracts.ledger import create
 from wal_sink.testing.contracts.rows import BASE_US, deliver
 
@@ -96,12 +96,12 @@ def test_broker_without_an_answer_is_logged_once_a_minute(
 ) -> None:
     """A client of librdkafka reports 20 failed connections a second."""
     monkeypatch.setattr("wal_sink.targets.kafka.topics.TIMEOUT_S", 1.0)
-    monkeypatch.setattr(client_log.filters[0], "_last_s", float("-inf"))
+    monkeypatch.setattr(client_logger.filters[0], "_last_s", float("-inf"))
     target = kafka_target("127.0.0.1:1", "orders")
     for _ in range(2):
         with target.connect("query") as session, pytest.raises(KafkaException):
             session.read()
-    assert [record.name for record in caplog.records] == [client_log.name]
+    assert [record.name for record in caplog.records] == [client_logger.name]
     assert "Connection refused" in caplog.text
 
 

@@ -47,9 +47,9 @@ class KafkaTarget(ClientTarget):
 
     def client(self) -> Client:
         """Import librdkafka."""
-        from wal_sink.targets.kafka import plan, session, topics  # noqa: PLC0415
+        from wal_sink.targets.kafka import errors, plan, session  # noqa: PLC0415
 
-        return Client(plan.agree, session.KafkaSession, topics.classify)
+        return Client(plan.agree, session.KafkaSession, errors.classify)
 
     def check(self, batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
         """Cast `batch` to the types of a record, and refuse a row whose record its topic would refuse."""

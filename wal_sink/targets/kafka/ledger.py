@@ -19,6 +19,7 @@ from confluent_kafka.admin import OffsetSpec
 from wal_sink.errors import TargetUnavailable
 from wal_sink.model.ledger import LedgerRow
 from wal_sink.targets.kafka import topics
+from wal_sink.targets.kafka.errors import client_logger
 from wal_sink.targets.kafka.options import KafkaOptions
 
 _POLL_S = 0.1
@@ -51,7 +52,7 @@ class LedgerReader:
                 "enable.partition.eof": True,
                 "fetch.wait.max.ms": _AT_END_MS,
             },
-            logger=topics.logger,
+            logger=client_logger,
         )
         self._topic_exists = False
         """True if a request has shown that the topic exists."""

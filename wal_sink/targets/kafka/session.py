@@ -26,6 +26,7 @@ from wal_sink.model.plan import Plan
 from wal_sink.targets.base import RowSlice, TransactionalSession
 from wal_sink.targets.columns import published_elsewhere
 from wal_sink.targets.kafka import topics
+from wal_sink.targets.kafka.errors import client_logger
 from wal_sink.targets.kafka.ledger import LedgerReader
 from wal_sink.targets.kafka.options import KafkaOptions
 from wal_sink.targets.kafka.records import Limits, records
@@ -337,7 +338,7 @@ def transactional(
             "batch.size": min(*largest, 1_000_000),
             "delivery.timeout.ms": min(120_000, options.transaction_timeout_ms),
         },
-        logger=topics.logger,
+        logger=client_logger,
     )
     try:
         # An unconnected producer would look for its coordinator half a second later.

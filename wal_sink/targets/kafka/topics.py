@@ -1,8 +1,7 @@
-"""Reads the limits of topics, creates the ledger's topic, and classifies librdkafka's errors."""
+"""Reads the limits of topics, and creates the ledger's topic."""
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,36 +11,10 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
 
 from wal_sink.errors import SchemaMismatch
-from wal_sink.targets.base import ErrorClass
+from wal_sink.targets.kafka.errors import client_logger
 from wal_sink.targets.kafka.options import KafkaOptions
 from wal_sink.targets.kafka.records import LARGEST_OF_CLIENT, UNBOUNDED_MS, Limits
 from wal_sink.unknown_names import did_you_mean
-
-_FAIL_EVERY_S = 60.0
-
-
-class _FailFilter(logging.Filter):
-    """Drops librdkafka's report that a broker does not answer, unless the last one is a minute old.
-
-    A client that waits for a broker reports about 20 failed connections a second.
-    """
-
-    _last_s = float("-inf")
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        """Return True if the record is to be logged."""
-        if not record.getMessage().startswith("FAIL "):
-            return True
-        now_s = time.monotonic()
-        if now_s - self._last_s < _FAIL_EVERY_S:
-            return False
-        self._last_s = now_s
-        return True
-
-
-logger = logging.getLogger(__name__)
-"""The logger of each client of librdkafka."""
-logger.addFilter(_FailFilter())
 
 TIMEOUT_S = 10.0
 
@@ -59,7 +32,7 @@ _LARGEST_SEGMENT = 64 * 1024 * 1024
 
 def admin_of(options: KafkaOptions) -> Any:
     """Return an admin client."""
-    return AdminClient(options.client, logger=logger)
+    return AdminClient(options.client, logger=client_logger)
 
 
 def exists(admin: Any, topic: str) -> bool:
@@ -179,37 +152,3 @@ def _settings(admin: Any, topic: str) -> dict[str, str]:
     resource = ConfigResource(ResourceType.TOPIC, topic)
     (future,) = admin.describe_configs([resource], request_timeout=TIMEOUT_S).values()
     return {name: str(entry.value) for name, entry in future.result().items()}
-
-
-_PERMANENT = {
-    KafkaError.TOPIC_AUTHORIZATION_FAILED,
-    KafkaError.GROUP_AUTHORIZATION_FAILED,
-    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
-    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-    KafkaError.SASL_AUTHENTICATION_FAILED,
-    KafkaError._AUTHENTICATION,  # noqa: SLF001 -- documented names
-    KafkaError._SSL,  # noqa: SLF001
-    KafkaError._INVALID_ARG,  # noqa: SLF001
-    KafkaError.MSG_SIZE_TOO_LARGE,
-    KafkaError.INVALID_MSG,
-    KafkaError.INVALID_RECORD,
-    KafkaError.INVALID_TIMESTAMP,
-    KafkaError.INVALID_TRANSACTION_TIMEOUT,
-    KafkaError.INVALID_CONFIG,
-    KafkaError.POLICY_VIOLATION,
-    KafkaError.UNSUPPORTED_VERSION,
-}
-"""The errors that a broker would return again. Any other error may pass, such as a restart of a broker or a
-topic that a broker does not know yet."""
-
-
-def classify(error: Exception) -> ErrorClass:
-    """Return "fatal" for an error that would occur again, and "retry" for an error that may pass."""
-    if not isinstance(error, KafkaException):
-        return "fatal"
-    kafka_error = error.args[0]
-    return (
-        "fatal"
-        if isinstance(kafka_error, KafkaError) and kafka_error.code() in _PERMANENT
-        else "retry"
-    )
