@@ -16,9 +16,10 @@ from wal_sink.model.plan import Plan, plan_key
 from wal_sink.options import parse
 from wal_sink.targets.base import RowSlice
 from wal_sink.targets.delta import DeltaTarget
+from wal_sink.targets.delta.files import Files
 from wal_sink.targets.delta.options import DeltaOptions
 from wal_sink.targets.delta.session import DeltaSession
-from wal_sink.targets.delta.table import Files, Table
+from wal_sink.targets.delta.table import Table
 from wal_sink.testing.contracts.ledger import create, finish, following, new_query, row_of
 
 SCHEMA = pa.schema([("k", pa.string()), ("v", pa.int64())])

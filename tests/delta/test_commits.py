@@ -15,8 +15,9 @@ from deltalake.exceptions import CommitFailedError
 from tests.delta.conftest import SCHEMA, Query, batch, conflict_after_commit, table_of
 from wal_sink.errors import CorruptLog, SchemaMismatch, TargetUnavailable
 from wal_sink.model.ledger import LedgerRow, Outcome
+from wal_sink.targets.delta.files import Files
 from wal_sink.targets.delta.session import LedgerFiles
-from wal_sink.targets.delta.table import Files, Table
+from wal_sink.targets.delta.table import Table
 from wal_sink.testing.contracts.ledger import create, finish, following, row_of
 
 

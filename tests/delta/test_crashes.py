@@ -15,7 +15,8 @@ from tests.protocol.cases import covered
 from wal_sink.errors import TargetUnavailable
 from wal_sink.model.ledger import Outcome
 from wal_sink.model.plan import Plan
-from wal_sink.targets.delta.table import Files, Table
+from wal_sink.targets.delta.files import Files
+from wal_sink.targets.delta.table import Table
 from wal_sink.testing.contracts.ledger import finish, following, row_of
 from wal_sink.testing.faults import Crash, Faults
 

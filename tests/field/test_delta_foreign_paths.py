@@ -18,7 +18,8 @@ from deltalake import DeltaTable
 
 from tests.delta.conftest import Query, Upserting, delta_target, table_of
 from wal_sink.errors import SchemaMismatch
-from wal_sink.targets.delta.table import RANDOM_PREFIXES, why_not_removable
+from wal_sink.targets.delta.files import why_not_removable
+from wal_sink.targets.delta.table import RANDOM_PREFIXES
 from wal_sink.testing.contracts.ledger import finish, following, row_of
 
 FILE = pa.schema([("k", pa.string()), ("v", pa.int64())])

@@ -43,8 +43,9 @@ from wal_sink.targets.delta.columns import (
     can_be_key,
     words,
 )
+from wal_sink.targets.delta.files import Files, no_table
 from wal_sink.targets.delta.options import EVENT_COLUMN, DeltaOptions
-from wal_sink.targets.delta.table import RANDOM_PREFIXES, Files, Table, no_table
+from wal_sink.targets.delta.table import RANDOM_PREFIXES, Table
 from wal_sink.targets.operations import with_operation, without_operation
 
 logger = logging.getLogger(__name__)

@@ -37,10 +37,11 @@ from wal_sink.targets.delta.columns import (
     holds_planned,
     words,
 )
+from wal_sink.targets.delta.files import Files
 from wal_sink.targets.delta.options import EVENT_COLUMN, DeltaOptions
 from wal_sink.targets.delta.plan import refuse_unfit
 from wal_sink.targets.delta.stage import AFTER_DELETE, ORDER, DeltaStage, last_rows
-from wal_sink.targets.delta.table import Files, Table, classify, is_conflict
+from wal_sink.targets.delta.table import Table, classify, is_conflict
 from wal_sink.targets.staged_files import (
     Receipt,
     RowVersion,

@@ -25,7 +25,8 @@ from wal_sink.targets.base import RowSlice
 from wal_sink.targets.casts import key_of
 from wal_sink.targets.cdc import are_deletes, either, flag_name
 from wal_sink.targets.delta.columns import PARTITIONS, folder, physical_name, split, stored_field
-from wal_sink.targets.delta.table import DELETED, MERGED, Files, Table
+from wal_sink.targets.delta.files import Files
+from wal_sink.targets.delta.table import DELETED, MERGED, Table
 from wal_sink.targets.staged_files import Receipt, Stage
 
 

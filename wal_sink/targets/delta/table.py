@@ -5,44 +5,30 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
-from urllib.parse import quote as percent_encoded
-from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable, QueryBuilder, Schema, Transaction
-from deltalake.exceptions import CommitFailedError, TableNotFoundError
-from deltalake.fs import DeltaStorageHandler
+from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction
-from pyarrow.fs import FileType
 
-from wal_sink.errors import SchemaMismatch
 from wal_sink.targets.arrow_tables import plain, refuse_table, renamed
 from wal_sink.targets.base import ErrorClass
 from wal_sink.targets.cdc import flag_name
 from wal_sink.targets.ddl import quote
-from wal_sink.targets.delta.columns import is_absolute
-from wal_sink.targets.staged_files import kind_of_access, sync
+from wal_sink.targets.delta.files import Files, not_removable, table_is_there
+from wal_sink.targets.staged_files import kind_of_access
 
 _FEATURES_OF_VERSION: dict[int, Collection[str]] = {6: ("identityColumns",)}
 """By version of Delta's protocol, the features that it requires of writers. Version 7 lists them."""
 
 _UNWRITTEN = re.compile(r'VariantType|PrimitiveType\("void"\)')
 """The types that wal_sink does not write, in delta-rs' words."""
-
-_NOT_ENCODED = "!$&'()+,-.:;=@_~/"
-"""The characters, beside letters and digits, that delta-rs (1.6.6) does not percent-encode in the path of a
-removed file."""
-
-_USUAL_PATH = r"^[A-Za-z0-9_=.-][A-Za-z0-9_=./-]*$"
-"""A path that delta-rs writes unchanged into the log. Only other paths are checked one by one."""
 
 _CONFLICT = "Failed to commit transaction"
 """The first words of delta-rs' error for a commit that conflicts with another commit."""
@@ -53,21 +39,6 @@ RANDOM_PREFIXES = "delta.randomizeFilePrefixes"
 MERGED, DELETED = "wal_sink:merged", "wal_sink:deleted"
 """Columns of the rows for `Table.merge`. `MERGED` is True if a row replaces the row of its key. `DELETED`
 is True if it deletes the row of its key."""
-
-
-def why_not_removable(path: str) -> str:
-    """Return why a merge of delta-rs cannot remove a file. Empty if it can.
-
-    delta-spark does not percent-encode a letter such as "ä" in the path of a file, and delta-rs does. So
-    delta-rs would remove a path that does not exist. The old file would stay, and the table would have its
-    rows twice.
-
-    :param path: the file's path in the table's log.
-    """
-    if is_absolute(path):
-        return "its path is absolute, as in a shallow clone"
-    removed = percent_encoded(unquote(path), safe=_NOT_ENCODED)
-    return "" if removed == path else f"the commit would remove {removed}, which is not a file"
 
 
 class Table:
@@ -235,20 +206,19 @@ class Table:
 
         :raises SchemaMismatch: the version that was read has such a file.
         """
+        self.refuse_upserts(self._about_files())
+
+    def _about_files(self) -> Iterator[tuple[str, str]]:
+        place = f"delta.`{self.path}`"
+        rewrite = f"INSERT OVERWRITE {place} SELECT * FROM {place}"  # noqa: S608 -- only shown
+        remedy = (
+            "Let Spark write the files again, with names that delta-rs can remove:"
+            f"\nALTER TABLE {place} SET TBLPROPERTIES ('{RANDOM_PREFIXES}' = 'true');"
+            f"\n{rewrite};"
+        )
         paths = pa.table(self._table.get_add_actions())["path"]  # paths as in the log
-        unusual = paths.filter(pc.invert(pc.match_substring_regex(paths, _USUAL_PATH)))
-        for path in unusual.to_pylist():
-            if problem := why_not_removable(path):
-                place = f"delta.`{self.path}`"
-                rewrite = f"INSERT OVERWRITE {place} SELECT * FROM {place}"  # noqa: S608 -- only shown
-                remedy = (
-                    "Let Spark write the files again, with names that delta-rs can remove:"
-                    f"\nALTER TABLE {place} SET TBLPROPERTIES ('{RANDOM_PREFIXES}' = 'true');"
-                    f"\n{rewrite};"
-                )
-                self.refuse_upserts(
-                    [(f"delta-rs cannot remove the file {path}: {problem}", remedy)]
-                )
+        for path, problem in not_removable(paths):
+            yield f"delta-rs cannot remove the file {path}: {problem}", remedy
 
     def refuse_upserts(self, obstacles: Iterable[tuple[str, str]]) -> None:
         """Refuse to replace rows of the table because of the first obstacle.
@@ -259,7 +229,7 @@ class Table:
         refuse_table(f"The Delta table {self.path}", obstacles, "takes no rows by key")
 
     def _opened(self) -> DeltaTable:
-        with _table_is_there(self.path):
+        with table_is_there(self.path):
             return DeltaTable(self.path, storage_options=self._options)
 
 
@@ -288,85 +258,3 @@ def classify(error: Exception) -> ErrorClass:
     if is_conflict(error):
         return "retry"
     return kind_of_access(error) if isinstance(error, OSError) else "fatal"
-
-
-# --- files ----------------------------------------------------------------------------------------
-
-
-@contextlib.contextmanager
-def _table_is_there(path: str) -> Iterator[None]:
-    try:
-        yield
-    except TableNotFoundError as error:
-        raise no_table(path) from error
-
-
-def no_table(path: str, create: str = "create the table.") -> SchemaMismatch:
-    """Return the error for a missing table.
-
-    :param create: how to create the table. Continues "Correct option delta.path, or ".
-    """
-    return SchemaMismatch(
-        f"There is no Delta table at {path}.", f"Correct option delta.path, or {create}"
-    )
-
-
-class Files:
-    """Writes, reads and deletes whole files through delta-rs. Paths are relative to the table's folder.
-
-    The public `DeltaStorageHandler` (1.6.6) refuses the buffers that Arrow (26) writes. Its inner handler,
-    which this class uses, takes bytes.
-
-    :raises SchemaMismatch: the path is a local folder that does not exist.
-    """
-
-    def __init__(self, path: str, options: dict[str, str] | None) -> None:
-        with _table_is_there(path):
-            self._storage: Any = DeltaStorageHandler(path, options)._handler  # noqa: SLF001
-        self._folder = _local(path)
-
-    def write(self, path: str, data: bytes) -> None:
-        """Create a file. `sync` makes it durable."""
-        output = self._storage.open_output_stream(path, None)
-        output.write(data)
-        output.close()
-
-    def read(self, path: str) -> bytes:
-        """Return a file's content.
-
-        :raises FileNotFoundError: the file is missing.
-        """
-        file = self._storage.open_input_file(path)
-        return bytes(file.read(file.size()))
-
-    def delete(self, path: str) -> None:
-        """Delete a file that may be missing."""
-        try:
-            self._storage.delete_file(path)
-        except FileNotFoundError:
-            return
-
-    def missing(self, paths: Iterable[str]) -> list[str]:
-        """Return the paths whose files are missing."""
-        listed = list(paths)
-        infos = self._storage.get_file_info(listed)
-        return [
-            path for path, info in zip(listed, infos, strict=True) if info.type == FileType.NotFound
-        ]
-
-    def sync(self, paths: Iterable[str], *, may_be_gone: bool = False) -> None:
-        """Make files in a local folder survive a power loss. An object store has only durable objects.
-
-        :param may_be_gone: True to ignore a missing file, which somebody has deleted meanwhile.
-        :raises FileNotFoundError: a file is missing.
-        """
-        if self._folder is not None:
-            sync([self._folder / path for path in paths], may_be_gone=may_be_gone)
-
-
-def _local(path: str) -> Path | None:
-    """Return the folder of a path or a URL `file:`. None for another store."""
-    if "://" not in path:
-        return Path(path)
-    parts = urlsplit(path)
-    return Path(unquote(parts.path)) if parts.scheme == "file" else None
