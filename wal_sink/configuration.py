@@ -13,6 +13,7 @@ from wal_sink.model import paths
 from wal_sink.options import (
     SPARK_OPTIONS,
     SinkOptions,
+    json_pairs,
     lowered,
     marked,
     names,
@@ -20,11 +21,11 @@ from wal_sink.options import (
     parse,
     public,
     qualified,
+    refuse_repeated,
 )
 from wal_sink.protocol.flush_decisions import Retention
 from wal_sink.targets.base import Target
-from wal_sink.targets.ddl import refuse_repeated
-from wal_sink.targets.operations import json_pairs, refuse_undeclared
+from wal_sink.targets.operations import refuse_undeclared
 from wal_sink.targets.registry import installed, is_installed, reduced, target_type
 from wal_sink.unknown_names import refuse_others, refuse_removed, refuse_unknown
 from wal_sink.wal.location import Location, is_folder, locate

@@ -8,8 +8,10 @@ validates. A duration or a size may have a suffix, see `units`.
 from __future__ import annotations
 
 import functools
+import json
 import re
 import threading
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, TypeVar
@@ -357,6 +359,38 @@ def parse(raw: Mapping[str, str], struct: type[S]) -> S:
         _, _, place = str(error).rstrip("`").partition(" - at `$.")
         written = next((raw[key] for key in raw if key.lower() == place.lower()), mine.get(place))
         raise _unfit(place, written, struct) from error
+
+
+def refuse_repeated(option: str, names: Iterable[str]) -> None:
+    """Refuse an option that has a name twice.
+
+    :raises OptionError: a name is repeated.
+    """
+    for name, count in Counter(names).items():
+        if count > 1:
+            raise OptionError(f"Option {option} has '{name}' twice.", "Leave out one of the two.")
+
+
+def json_pairs(
+    option: str, text: str, example: str, *, secret: bool = False
+) -> tuple[tuple[str, object], ...]:
+    """Return the names and values of the JSON object in an option.
+
+    :param example: the correct form of the option.
+    :param secret: True if errors must not show its text.
+    :raises OptionError: the text is not a JSON object, or a name is repeated.
+    """
+    try:
+        pairs = json.loads(text, object_pairs_hook=tuple)  # an array is a list
+    except ValueError:
+        pairs = None
+    if not isinstance(pairs, tuple):
+        raise OptionError(
+            f"Option {option} is not a JSON object" + ("." if secret else f": {text}"),
+            f"Write it as {example}, names and texts in double quotes.",
+        )
+    refuse_repeated(option, (name for name, _ in pairs))
+    return pairs
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from wal_sink.errors import OptionError, SchemaMismatch
 from wal_sink.model.codec import digest
-from wal_sink.model.plan import Column, Plan, Role, canonical, spark_ddl
+from wal_sink.model.plan import Column, Plan, Role, canonical, spark_ddl, spark_type
 from wal_sink.unknown_names import did_you_mean
 
 SAME: Mapping[str, str] = MappingProxyType({})
@@ -190,6 +190,50 @@ def refuse_equal_but_for_case(names: Collection[str], database: str) -> None:
             f"The names of the columns {', '.join(alike)} differ by case only, and {database} takes them for"
             " the same name.",
             f"Rename all but one, .withColumnRenamed({alike[-1]!r}, …).",
+        )
+
+
+def refuse_named_column(
+    schema: pa.Schema, option: str, column: str, taken: tuple[str, ...], remedy: str
+) -> None:
+    """Refuse a DataFrame unless an option names exactly one of its columns, of an allowed type.
+
+    :param taken: the names of the allowed types in Spark, without parameters, such as "decimal".
+    :param remedy: the remedy for another type.
+    :raises SchemaMismatch: the column has another type, is missing, or exists several times.
+    """
+    count = schema.names.count(column)
+    if count != 1:
+        raise SchemaMismatch(
+            f"Option {option} is {column}, and the DataFrame has {count or 'no'} such"
+            f" column{'s' * (count > 1)}; it has {', '.join(schema.names)}.",
+            f"Add the column, .withColumn({column!r}, …), or correct {option}.",
+        )
+    type_ = schema.field(column).type
+    if spark_type(type_) not in taken:
+        raise SchemaMismatch(
+            f"Column {column}, which option {option} names, is {spark_ddl(type_)} in the DataFrame.",
+            remedy,
+        )
+
+
+def refuse_column_in_table(
+    option: str, column: str, known: Collection[str], table: object, what: str = ""
+) -> None:
+    """Refuse a column that the sink only reads if the table has a column of the same name.
+
+    The user would expect the sink to write the table's column.
+
+    :param known: the names of the table's columns.
+    :param table: the table, or several tables, as errors name them.
+    :param what: the part of the column that is not written. Empty if no part is written.
+    :raises SchemaMismatch: the table has such a column.
+    """
+    if column in known:
+        raise SchemaMismatch(
+            f"Option {option} is {column}, which is a column of {table}, and {what or 'is'} not written.",
+            f"Rename it, .withColumnRenamed({column!r}, …). To keep it in the table as well, write"
+            " a copy under another name.",
         )
 
 

@@ -8,7 +8,6 @@ option derives its options from `TableOptions`.
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Annotated, ClassVar, NamedTuple
 
@@ -17,7 +16,7 @@ import pyarrow as pa
 
 from wal_sink.errors import OptionError, SchemaMismatch
 from wal_sink.model.plan import spark_ddl
-from wal_sink.options import SHAPES, Options, about
+from wal_sink.options import SHAPES, Options, about, refuse_repeated
 from wal_sink.unknown_names import did_you_mean
 
 CREATE_TABLE, KEY_COLUMNS, PARTITION_COLUMNS = "createTable", "keyColumns", "partitionColumns"
@@ -47,16 +46,6 @@ def without_effect(option: str, problem: str, other: str, value: str = "upsert")
         f"Option {option} is given {problem}.",
         f"Set {other} to {value}, or leave out {option}.",
     )
-
-
-def refuse_repeated(option: str, names: Iterable[str]) -> None:
-    """Refuse a name that an option has twice.
-
-    :raises OptionError: a name is repeated.
-    """
-    for name, count in Counter(names).items():
-        if count > 1:
-            raise OptionError(f"Option {option} has '{name}' twice.", "Leave out one of the two.")
 
 
 class TableOptions(Options, frozen=True, kw_only=True):

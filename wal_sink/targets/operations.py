@@ -6,62 +6,17 @@ A target that deletes rows derives its options from `OperationOptions`. For ever
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Mapping, Sequence
 from typing import Annotated
 
 import msgspec
 import pyarrow as pa
 
-from wal_sink.errors import OptionError, SchemaMismatch
-from wal_sink.model.plan import Column, Operation, spark_ddl, spark_type
-from wal_sink.options import SHAPES, Options, about
-from wal_sink.targets.ddl import TableOptions, refuse_repeated, without_effect
-
-
-def refuse_type(
-    schema: pa.Schema, option: str, column: str, taken: tuple[str, ...], remedy: str
-) -> None:
-    """Check that an option names exactly one column of the DataFrame, and that its type is allowed.
-
-    :param taken: the names of the allowed types in Spark, without parameters, such as "decimal".
-    :param remedy: the remedy for another type.
-    :raises SchemaMismatch: the column has another type, is missing, or exists several times.
-    """
-    count = schema.names.count(column)
-    if count != 1:
-        raise SchemaMismatch(
-            f"Option {option} is {column}, and the DataFrame has {count or 'no'} such"
-            f" column{'s' * (count > 1)}; it has {', '.join(schema.names)}.",
-            f"Add the column, .withColumn({column!r}, …), or correct {option}.",
-        )
-    type_ = schema.field(column).type
-    if spark_type(type_) not in taken:
-        raise SchemaMismatch(
-            f"Column {column}, which option {option} names, is {spark_ddl(type_)} in the DataFrame.",
-            remedy,
-        )
-
-
-def refuse_written(
-    option: str, column: str, known: Collection[str], place: object, what: str = ""
-) -> None:
-    """Refuse a table with a column of the same name as a column that the sink only reads.
-
-    The user would expect the sink to write such a column.
-
-    :param known: the names of the table's columns.
-    :param place: the table, or several tables, as errors show them.
-    :param what: the part of the column that is not written. Empty if no part is written.
-    :raises SchemaMismatch: the table has the column.
-    """
-    if column in known:
-        raise SchemaMismatch(
-            f"Option {option} is {column}, which is a column of {place}, and {what or 'is'} not written.",
-            f"Rename it, .withColumnRenamed({column!r}, …). To keep it in the table as well, write"
-            " a copy under another name.",
-        )
-
+from wal_sink.errors import OptionError
+from wal_sink.model.plan import Column, Operation
+from wal_sink.options import SHAPES, Options, about, json_pairs
+from wal_sink.targets.columns import refuse_column_in_table, refuse_named_column
+from wal_sink.targets.ddl import TableOptions, without_effect
 
 UPSERT: Operation = "upsert"
 DELETE: Operation = "delete"
@@ -93,27 +48,20 @@ BY_POSITION = (
 )
 """The line that a start logs about the order of rows with one key, if no column has their time."""
 
-
-def json_pairs(
-    option: str, text: str, example: str, *, secret: bool = False
-) -> tuple[tuple[str, object], ...]:
-    """Return the names and values of the JSON object in an option.
-
-    :param example: the correct form of the option.
-    :param secret: True if errors must not show its text.
-    :raises OptionError: the text is not a JSON object, or a name is repeated.
-    """
-    try:
-        pairs = json.loads(text, object_pairs_hook=tuple)  # an array is a list
-    except ValueError:
-        pairs = None
-    if not isinstance(pairs, tuple):
-        raise OptionError(
-            f"Option {option} is not a JSON object" + ("." if secret else f": {text}"),
-            f"Write it as {example}, names and texts in double quotes.",
-        )
-    refuse_repeated(option, (name for name, _ in pairs))
-    return pairs
+_DELETES_OUT = (
+    "Leave it out, and filter deletes out of the DataFrame. Or write each delete as a row that a column marks"
+    " as deleted. Or write to a target that deletes, such as cassandra or postgresql."
+)
+_TEXT_WRITTEN = (
+    "Leave it out, and the text is written as it is; or write to a target that replaces rows by their"
+    " key, such as cassandra or postgresql."
+)
+_UNDECLARED = {
+    OPERATION_COLUMN: ("cannot delete rows", _DELETES_OUT),
+    OPERATIONS: ("cannot delete rows", _DELETES_OUT),
+    UNAVAILABLE_VALUE: ("only adds rows, so there is no older value to keep", _TEXT_WRITTEN),
+}
+"""By option: what a target without the option cannot do, and the remedy."""
 
 
 def read_words(column: str, text: str) -> Mapping[str, Operation]:
@@ -175,7 +123,7 @@ class OperationOptions(TableOptions, frozen=True, kw_only=True):
         :param mode: append or upsert.
         :raises OptionError: an option is malformed, or needs the mode upsert.
         """
-        _ = self.words
+        read_words(self.operation_column, self.operations)
         if self.operation_column and mode != "upsert":
             problem = f"and {option} is {mode}: without a key no row can be found to delete"
             raise without_effect(OPERATION_COLUMN, problem, option)
@@ -198,38 +146,22 @@ def refuse_undeclared(options: Mapping[str, str], target: str, declared: type[Op
             raise OptionError(f"Option {name} is given, and target {target} {cannot}.", remedy)
 
 
-_DELETES_OUT = (
-    "Leave it out, and filter deletes out of the DataFrame. Or write each delete as a row that a column marks"
-    " as deleted. Or write to a target that deletes, such as cassandra or postgresql."
-)
-_TEXT_WRITTEN = (
-    "Leave it out, and the text is written as it is; or write to a target that replaces rows by their"
-    " key, such as cassandra or postgresql."
-)
-_UNDECLARED = {
-    OPERATION_COLUMN: ("cannot delete rows", _DELETES_OUT),
-    OPERATIONS: ("cannot delete rows", _DELETES_OUT),
-    UNAVAILABLE_VALUE: ("only adds rows, so there is no older value to keep", _TEXT_WRITTEN),
-}
-"""By option: what a target without the option cannot do, and the remedy."""
-
-
 def without_operation(
-    schema: pa.Schema, column: str, table: Collection[str], name: object
+    schema: pa.Schema, column: str, known: Collection[str], table: object
 ) -> pa.Schema:
     """Return the columns of a DataFrame without the operation column.
 
     :param column: the operation column. Empty if option operationColumn is not set.
-    :param table: the names of the table's columns. Empty if there is no table.
-    :param name: the table, as errors show it.
+    :param known: the names of the table's columns. Empty if there is no table.
+    :param table: the table, as errors name it.
     :raises SchemaMismatch: the DataFrame lacks the column, its type is not a string, or the table has a
         column of this name.
     """
     if not column:
         return schema
     remedy = f'Make it a string of the words that mean {UPSERT} and {DELETE}: .cast("string").'
-    refuse_type(schema, OPERATION_COLUMN, column, ("string",), remedy)
-    refuse_written(OPERATION_COLUMN, column, table, name)
+    refuse_named_column(schema, OPERATION_COLUMN, column, ("string",), remedy)
+    refuse_column_in_table(OPERATION_COLUMN, column, known, table)
     return schema.remove(schema.names.index(column))
 
 

@@ -24,11 +24,12 @@ from wal_sink.options import (
     about,
     fields,
     from_environment,
+    json_pairs,
     marked,
 )
 from wal_sink.targets.cassandra.row_plan import MAX_TTL_S, TableName
 from wal_sink.targets.ddl import CREATE_TABLE, KEY_COLUMNS, PARTITION_COLUMNS, Layout
-from wal_sink.targets.operations import OPERATION_COLUMN, OperationOptions, json_pairs
+from wal_sink.targets.operations import OPERATION_COLUMN, OperationOptions
 
 LEDGER_TABLE = "wal_sink_ledger"
 COLUMNS_OPTION = "cassandra.columns"

@@ -53,8 +53,12 @@ from wal_sink.targets.cdc import (
     with_flags,
     without_values_of_deletes,
 )
-from wal_sink.targets.columns import refuse_other_schema
-from wal_sink.targets.operations import described, refuse_type, refuse_written, without_operation
+from wal_sink.targets.columns import (
+    refuse_column_in_table,
+    refuse_named_column,
+    refuse_other_schema,
+)
+from wal_sink.targets.operations import described, without_operation
 from wal_sink.units import now_us
 
 if TYPE_CHECKING:
@@ -112,14 +116,14 @@ def written_columns(
     if column := options.ttl_column:
         integers = ("tinyint", "smallint", "int", "bigint")
         remedy = 'Make it whole seconds: .cast("bigint").'
-        refuse_type(schema, TTL_COLUMN, column, integers, remedy)
-        refuse_written(TTL_COLUMN, column, known, table_text, "TTLs are")
+        refuse_named_column(schema, TTL_COLUMN, column, integers, remedy)
+        refuse_column_in_table(TTL_COLUMN, column, known, table_text, "TTLs are")
     if column := options.expires_at_column:
         remedy = 'Make it an instant: .cast("timestamp").'
-        refuse_type(schema, EXPIRES_AT_COLUMN, column, ("timestamp",), remedy)
+        refuse_named_column(schema, EXPIRES_AT_COLUMN, column, ("timestamp",), remedy)
     if column := options.timestamp_column:
         remedy = 'Make it an instant, .cast("timestamp"), or a bigint of microseconds since 1970.'
-        refuse_type(schema, TIMESTAMP_COLUMN, column, ("timestamp", "bigint"), remedy)
+        refuse_named_column(schema, TIMESTAMP_COLUMN, column, ("timestamp", "bigint"), remedy)
     controls = {options.ttl_column, options.expires_at_column, options.timestamp_column}
     return pa.schema([field for field in schema if field.name not in controls - known])
 
