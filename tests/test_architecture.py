@@ -356,7 +356,7 @@ def test_importing_the_data_source_loads_no_driver() -> None:
     )
 
 
-def test_prometheus_is_loaded_when_metrics_are_asked_for() -> None:
+def test_prometheus_client_is_not_loaded_without_metrics() -> None:
     """Without metrics, a flush reports to `FlushMetrics`, which ignores the events."""
     loaded = loaded_by("import wal_sink.spark.api, wal_sink.cli.main")
     assert "wal_sink.metrics.server" in loaded

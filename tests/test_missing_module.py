@@ -54,7 +54,7 @@ def configured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Configuration
 
 
 @pytest.mark.parametrize("travels", ["to the query's tasks", "to a flush job's"])
-def test_worker_without_the_targets_module_names_it(
+def test_error_of_worker_names_missing_module_of_target(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, travels: str
 ) -> None:
     configuration = configured(tmp_path, monkeypatch)

@@ -79,8 +79,8 @@ class Sample(Options, frozen=True, kw_only=True):
 # --- the contract ---------------------------------------------------------------------------------
 
 
-def test_options_of_the_contract_are_known() -> None:
-    """The names are known in any case, since Spark passes them in lower case."""
+def test_every_option_is_known_in_any_case() -> None:
+    """Spark passes the names in lower case."""
     known = names(SinkOptions, CassandraOptions)
     assert sorted(known) == sorted(KNOWN)
     for spelled in (str, str.lower, str.upper):
@@ -131,8 +131,8 @@ def test_option_strings_become_values() -> None:
     assert (sample.name, sample.count, sample.ratio, sample.strict) == ("7", 9, 2.0, True)
 
 
-def test_option_of_another_struct_is_ignored() -> None:
-    """The sink and its target each parse their own options of one set."""
+def test_parse_ignores_options_of_another_class() -> None:
+    """The sink and its target each parse their own options from the same dictionary."""
     assert parse(GIVEN | {"name": "x"}, Sample) == Sample(name="x")
 
 
@@ -389,7 +389,7 @@ def test_wrong_duration_or_size_is_quoted(option: str, written: str, takes: str)
     assert takes in str(refused.value)
 
 
-def test_option_by_column_is_named_in_any_case() -> None:
+def test_option_with_a_column_is_recognized_in_any_case() -> None:
     """Without a column, the name is not an option."""
     for written in ("iceberg.catalog.S3.Region", "ICEBERG.CATALOG.s3.region"):
         names = named(written, ["table", "iceberg.catalog.<column>"])

@@ -64,8 +64,10 @@ NO_SUBJECTS = frozenset(
         ),
     }
 )
+"""What a test's name must not begin with, after `test`."""
+
 MOST_WORDS = 9
-"""What a test's name must not begin with, and how many words it may have without `test`."""
+"""How many words a test's name may have, without `test`."""
 
 _OLD = [
     (re.compile(rf"(?<![A-Za-z]){words}(?![A-Za-z])", re.IGNORECASE), plain)
@@ -124,7 +126,9 @@ def test_folder_uses_plain_words(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["# read it anew", "# it goes on behind them", "found = 1"])
-def test_old_word_is_refused(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_old_word_or_name_is_refused(
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "module.py").write_text(text)
     monkeypatch.setattr(sys.modules[__name__], "ROOT", tmp_path)
     assert len(list(complaints(Path("module.py")))) == 1

@@ -58,7 +58,7 @@ def test_flush_ends_though_the_query_continues(world: World) -> None:
     assert world.table() == {"k": batches.next - 1}
 
 
-def test_transient_error_is_tried_again_and_cleared(world: World) -> None:
+def test_flush_retries_and_clears_a_transient_error(world: World) -> None:
     world.run().batch([("a", 1)], [("b", 2)])
     faults = Faults(at=1, error=lambda: ConnectionError("busy"), matching="write")
     done = drain(world, faults)
@@ -82,8 +82,8 @@ def test_interrupted_flush_reports_the_pending_epochs(world: World) -> None:
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_ended_flush_does_not_count_as_alive(world: World, *, fails: bool) -> None:
-    """The process of the command still runs."""
+def test_flusher_that_ended_does_not_count_as_alive(world: World, *, fails: bool) -> None:
+    """The flusher's process still runs."""
     world.run().batch([("a", 1)])
     faults = Faults(at=0, error=RuntimeError, matching="write") if fails else None
     with pytest.raises(errors.TargetRefused) if fails else contextlib.nullcontext():
@@ -94,7 +94,7 @@ def test_ended_flush_does_not_count_as_alive(world: World, *, fails: bool) -> No
     refuse_flusher(world.log_backend, "memory")
 
 
-def test_error_of_the_log_precedes_an_error_of_closing(
+def test_log_error_is_raised_although_closing_fails_too(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A driver may raise when it closes a connection after an outage."""
@@ -109,7 +109,7 @@ def test_error_of_the_log_precedes_an_error_of_closing(
         drain(world)
 
 
-def test_crash_of_the_thread_is_raised(world: World) -> None:
+def test_drain_raises_the_crash_of_its_thread(world: World) -> None:
     """The thread ends by an error that is not an `Exception`, such as a panic of delta-rs."""
     world.run().batch([("a", 1)])
     with pytest.raises(Crash):

@@ -47,7 +47,7 @@ def refused(
     return None
 
 
-def test_options_that_direct_a_connection_have_the_mark_connects() -> None:
+def test_options_that_direct_a_connection_are_marked_connects() -> None:
     """A new option `cassandra.ssl.*` without the mark would send a secret to a place in the log."""
     connecting = marked(CassandraOptions, "connects")
     assert {
@@ -104,7 +104,7 @@ def test_host_port_and_tls_are_confirmed_separately(name: str) -> None:
     assert refused({name: value}, {name.upper(): "other"}, PASSWORD) is None
 
 
-def test_logged_default_needs_no_confirmation() -> None:
+def test_default_value_in_the_log_needs_no_confirmation() -> None:
     options = {"cassandra.contactPoints": "10.0.0.1", "keyspace": "ks", "table": "t"}
     recorded = public(parse(options, CassandraOptions))
     assert recorded["cassandra.port"] == "9042"
@@ -119,7 +119,7 @@ def test_log_text_is_escaped_for_terminal_and_shell() -> None:
     assert "--option 'cassandra.contactPoints=x\\x1b[2J; rm -rf ~'" in error.remedy
 
 
-def test_marked_option_of_another_target_needs_confirmation() -> None:
+def test_secret_of_a_custom_target_needs_confirmation() -> None:
 
     class Own(Options, frozen=True, kw_only=True):
         url: Annotated[str, Meta(extra={"connects": True})] = msgspec.field(name="own.url")
@@ -132,7 +132,9 @@ def test_marked_option_of_another_target_needs_confirmation() -> None:
         refuse_unconfirmed(Own, {"own.url": "https://x"}, {}, {"OWN_TOKEN": "t"})
 
 
-def test_variable_adds_options_to_every_command(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_variable_adds_options_to_every_command(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The variable is quoted as for a shell. An option of the command overrides it, in any case."""
     monkeypatch.setenv(
         OPTIONS_VARIABLE, 'cassandra.contactPoints=a,b \'wal.storageOptions={"key": "k"}\' table=t'

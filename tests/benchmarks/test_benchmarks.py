@@ -34,7 +34,7 @@ CHANGES = (
 
 
 @pytest.mark.cassandra
-def test_changed_table_fails_the_check_of_the_benchmark(cassandra: Node) -> None:
+def test_benchmark_check_refuses_a_changed_table(cassandra: Node) -> None:
     source = Source(shape="grouped", rows=50, partitions=5)
     table = Table(cassandra, source.columns)
     session = cassandra.session()
@@ -49,7 +49,7 @@ def test_changed_table_fails_the_check_of_the_benchmark(cassandra: Node) -> None
     table.drop()
 
 
-def test_figure_meets_its_target_by_the_median() -> None:
+def test_median_decides_whether_a_figure_meets_its_target() -> None:
     assert figure("", [1, 3, 4], "x", at_least(3)).met is True
     assert figure("", [1, 2, 4], "x", at_least(3)).met is False
     assert figure("", [1, 3, 9], "x", at_most(3)).met is True
@@ -114,7 +114,7 @@ def test_long_run_with_growing_costs_misses_its_targets() -> None:
     }
 
 
-def test_files_are_counted_while_folders_are_deleted(
+def test_file_count_survives_a_folder_deleted_meanwhile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A folder is deleted while its parent is walked."""

@@ -31,7 +31,7 @@ def test_offsets_of_named_sources_are_read() -> None:
     assert text("named/2").count("\nmore:") == 1, "the second source came with epoch 2"
 
 
-def test_order_of_named_sources_does_not_count() -> None:
+def test_digest_ignores_the_order_of_named_sources() -> None:
     """Spark writes named sources in the order of a hash map, which a restart may change."""
     version, metadata, *sources = text("six_sources/1").split("\n")
     assert len(sources) == 6
@@ -41,7 +41,7 @@ def test_order_of_named_sources_does_not_count() -> None:
     assert turned.digest != offsets("six_sources/0").digest
 
 
-def test_order_of_unnamed_sources_counts() -> None:
+def test_digest_depends_on_the_order_of_unnamed_sources() -> None:
     """In `v1` the number of the line identifies the source."""
     first, second = (parse_offsets(f"v1\n{{}}\n{lines}", "there") for lines in ("5\n6", "6\n5"))
     assert first.digest != second.digest
@@ -53,19 +53,19 @@ def test_offsets_of_numbered_sources_are_read() -> None:
 
 
 @pytest.mark.parametrize("sources", ['{"logOffset":0', "orders", "orders:", ':{"logOffset":0}', ""])
-def test_line_without_a_name_is_refused(sources: str) -> None:
+def test_named_source_without_a_name_or_offset_is_refused(sources: str) -> None:
     with pytest.raises(UnknownOffsetsFormat, match=r"offsets/0 has no `<name>:<offset>`"):
         parse_offsets(f"v2\n{{}}\n{sources}", "offsets/0")
 
 
-def test_another_version_is_refused() -> None:
+def test_offsets_of_an_unknown_version_are_refused() -> None:
     with pytest.raises(
         UnknownOffsetsFormat, match=r"offsets/0 has the version 'v3'.*'v1' and 'v2'"
     ):
         parse_offsets("v3\n{}\n{}", "offsets/0")
 
 
-def test_batch_time_is_no_part_of_source_offsets() -> None:
+def test_digest_ignores_the_time_of_the_batch() -> None:
     """Line two differs between two attempts from the same offsets."""
     texts = [f'v1\n{{"batchTimestampMs":{time}}}\n{{"offset":5}}' for time in (1, 2)]
     first, second = (parse_offsets(text, "offsets/0").digest for text in texts)
@@ -101,7 +101,7 @@ def test_watcher_sees_two_files_of_one_clock_tick(tmp_path: Path) -> None:
     assert commit_watcher.has_new_commit()
 
 
-def test_quiet_folder_is_not_listed(tmp_path: Path) -> None:
+def test_unchanged_commits_folder_is_not_listed(tmp_path: Path) -> None:
     """An old time of change proves that no file was added."""
     commit_watcher = CommitWatcher(f"file://{tmp_path}")
     commit(tmp_path, "0")
@@ -119,7 +119,7 @@ def test_watcher_of_a_bucket_sends_no_requests() -> None:
     assert not commit_watcher.has_new_commit()
 
 
-def test_watcher_reads_a_replaced_folder(tmp_path: Path) -> None:
+def test_watcher_sees_commits_in_a_replaced_folder(tmp_path: Path) -> None:
     checkpoint = tmp_path / "checkpoint"
     commit(checkpoint, "7")
     commit_watcher = CommitWatcher(f"file://{checkpoint}")

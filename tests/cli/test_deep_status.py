@@ -79,7 +79,7 @@ def test_altered_table_is_a_finding_until_changed_back(job: Job) -> None:
     assert findings(job) == []
 
 
-def test_findings_of_the_log_precede_an_unavailable_target(job: Job) -> None:
+def test_log_findings_are_listed_while_target_is_unavailable(job: Job) -> None:
     job.database.rename(job.folder / "away.db")
     job.database.mkdir()
     assert findings(job) == [("TargetUnavailable", None)]

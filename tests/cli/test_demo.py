@@ -60,7 +60,7 @@ def wal_sink(
         ),
     ],
 )
-def test_demo_has_each_row_once_and_control_doubles(
+def test_demo_writes_rows_once_and_its_control_doubles_rows(
     tmp_path: Path, targets: list[str], server: str, command: list[str], kills: tuple[Kill, ...]
 ) -> None:
     """The stores need no server, and share a log.
@@ -136,7 +136,7 @@ def test_report_counts_rows_that_a_kill_leaves(world: World, tmp_path: Path, inl
     assert discarded_rows(tmp_path, FLIGHTS_QUERY) == 3
 
 
-def test_missing_package_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_of_a_missing_package_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     """One command installs the extras of demo and stores."""
     monkeypatch.setitem(OWN, "sql", OWN["sql"]._replace(client=("no_such_client",)))
     _check(["delta"], Path("a.svg"), None)
@@ -201,7 +201,7 @@ def outcome(ours: str, control: str, deaths: int = len(KILLS)) -> Report:
         (outcome("abc", "abcx", deaths=2), "flushed"),
     ],
 )
-def test_report_of_a_demo_names_its_problem(result: Report, problem: str | None) -> None:
+def test_demo_report_names_what_a_run_does_not_prove(result: Report, problem: str | None) -> None:
     if problem is None:
         assert result.problems == []
     else:

@@ -78,7 +78,7 @@ def lines() -> list[str]:
 
 
 @pytest.mark.usefixtures("_on_path")
-def test_under_flushes_present_and_later_logs(tmp_path: Path) -> None:
+def test_flush_under_a_folder_flushes_present_and_later_logs(tmp_path: Path) -> None:
     """Metrics and document have both queries."""
     early = a_job(tmp_path / "team" / "early", 0, 1)
     port = choose_port("127.0.0.1")
@@ -111,7 +111,7 @@ def test_health_check_of_the_container_needs_a_flusher(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("_on_path")
-def test_two_under_processes_flush_each_row_once(tmp_path: Path) -> None:
+def test_two_flushers_of_one_folder_write_each_row_once(tmp_path: Path) -> None:
     jobs = [a_job(tmp_path / name, *range(20)) for name in "ab"]
     with Following(tmp_path) as one, Following(tmp_path) as other:
         for job in jobs:
@@ -144,7 +144,7 @@ def deleted(folder: Path) -> bool:
     return not folder.exists()
 
 
-def test_follower_ends_with_its_log(tmp_path: Path, lines: list[str]) -> None:
+def test_follower_stops_flushing_a_deleted_query(tmp_path: Path, lines: list[str]) -> None:
     job = a_job(tmp_path / "job", 0)
     follower = Follower(LogsUnder([str(tmp_path)], CONFIRMED), lines.append)
     follower.refresh()
@@ -196,7 +196,7 @@ def test_option_for_another_database_is_refused(tmp_path: Path, lines: list[str]
     assert job.rows() == []
 
 
-def test_option_of_another_target_is_left_out(tmp_path: Path, lines: list[str]) -> None:
+def test_follower_ignores_options_of_other_targets(tmp_path: Path, lines: list[str]) -> None:
     job = a_job(tmp_path / "job", 0)
     both = {**CONFIRMED, "cassandra.contactPoints": "10.0.0.1", "wal.retention": "0"}
     follower = Follower(LogsUnder([str(tmp_path)], both), lines.append)
@@ -252,6 +252,6 @@ def test_search_finds_logs_in_a_bucket(s3: S3) -> None:
     assert logs_among_objects(root) == [f"a/wal_sink/{QUERY}", f"logs/{QUERY}"]
 
 
-def test_folder_that_cannot_be_opened_is_refused() -> None:
+def test_folder_that_cannot_be_searched_is_refused() -> None:
     with pytest.raises(OptionError, match="cannot be searched for logs"):
         LogsUnder(["hdfs://host/checkpoints"], {})

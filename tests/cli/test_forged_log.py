@@ -109,10 +109,10 @@ def test_password_is_sent_to_no_host_from_the_log(
     assert PASSWORD not in done.out + done.err
 
 
-def test_confirmed_place_gets_the_password(
+def test_command_connects_to_a_confirmed_host(
     forged: Path, attacker: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The operator confirms by options or by the variable."""
+    """The operator confirms by `--option`, or by `WAL_SINK_OPTIONS`."""
     port = attacker.getsockname()[1]
     words = ("cassandra.contactPoints=127.0.0.1", f"cassandra.port={port}")
     monkeypatch.setenv(ENVIRONMENT["password"], PASSWORD)
@@ -125,7 +125,7 @@ def test_confirmed_place_gets_the_password(
     assert (done.code, was_called(attacker)) == (4, True), done.out
 
 
-def test_place_without_a_secret_needs_no_confirmation(
+def test_command_without_a_secret_connects_to_an_unconfirmed_host(
     forged: Path, attacker: socket.socket
 ) -> None:
     assert not [name for name in ENVIRONMENT.values() if name in os.environ]
@@ -142,7 +142,7 @@ def test_reading_command_accepts_a_forged_log(
         assert done.code == 0, done.out
 
 
-def test_log_makes_a_command_import_nothing(
+def test_command_imports_no_unconfirmed_module_of_the_log(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An import would run the code of the attacker's module."""

@@ -60,7 +60,7 @@ def test_rows_that_the_server_refuses_are_listed(world: World, tmp_path: Path) -
     assert [line["row"] for line in read] == [{"k": "b", "v": -1}, {"k": "c", "v": -2}]
 
 
-def test_damaged_file_of_refused_rows_is_named(world: World, tmp_path: Path) -> None:
+def test_quarantine_command_names_a_damaged_file(world: World, tmp_path: Path) -> None:
     world.on_invalid_row = "quarantine"
     world.run().batch([(None, 7)])
     world.flush()

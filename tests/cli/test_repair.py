@@ -62,7 +62,7 @@ def test_target_restored_to_a_trimmed_epoch_needs_set_mark(job: Job) -> None:
     assert job.rows() == rows_of(0, 1, 6)
 
 
-def test_lost_ledger_row_is_set_again(job: Job) -> None:
+def test_set_mark_restores_a_lost_ledger_row(job: Job) -> None:
     job.execute("DELETE FROM wal_sink_ledger")
     assert job.refused("flush") == (7, "LedgerBehindLog")
     assert job.refused("set-mark", "--to", 1) == (2, "OptionError")
@@ -72,7 +72,7 @@ def test_lost_ledger_row_is_set_again(job: Job) -> None:
     assert job.rows() == rows_of(0, 1, 2, 3, 4)
 
 
-def test_earlier_mark_flushes_later_epochs_again(job: Job) -> None:
+def test_set_mark_to_earlier_epoch_flushes_later_epochs_again(job: Job) -> None:
     assert job.command("flush").code == 0
     job.execute("DELETE FROM t WHERE v > 2")
     assert job.command("set-mark", "--to", 2, "--yes").code == 0
@@ -81,8 +81,8 @@ def test_earlier_mark_flushes_later_epochs_again(job: Job) -> None:
     assert job.rows() == rows_of(0, 1, 2, 3, 4)
 
 
-def test_target_restored_apart_needs_set_mark(job: Job) -> None:
-    """The flush stops, since rows and ledger row may be of different moments."""
+def test_restored_target_with_separate_ledger_needs_set_mark(job: Job) -> None:
+    """The flush stops, since the backups of rows and ledger row may be of different moments."""
     job.kind = "tests.cli.apart:Apart"
     backup = shutil.copy(job.database, job.folder / "backup.db")
     assert job.command("flush").code == 0
@@ -116,7 +116,7 @@ def test_log_restored_without_target_needs_set_mark(job: Job) -> None:
 # --- the log lost something ----------------------------------------------------------------------
 
 
-def test_lost_manifest_is_given_up(job: Job) -> None:
+def test_epoch_with_a_lost_manifest_can_be_given_up(job: Job) -> None:
     lose_manifests(job, 2)
     assert job.refused("flush") == (6, "MissingManifest")
     inspected = job.command("status", "--deep")
@@ -163,7 +163,7 @@ def test_trim_keeps_files_of_a_given_up_epoch(job: Job) -> None:
     assert job.command("show", 2).document["epochs"][0]["state"] == "given up"
 
 
-def test_epoch_without_a_publish_is_given_up(job: Job) -> None:
+def test_epoch_that_was_never_published_can_be_given_up(job: Job) -> None:
     """A `foreachBatch` function did not call the writer, or Spark's state repartition completed an epoch."""
     run = job.run()
     run.write_offsets()
@@ -235,7 +235,7 @@ def test_repair_keeps_the_count_of_sends(job: Job) -> None:
     assert job.rows() == rows_of(0, 1, 2, 3, 4)
 
 
-def test_copy_that_is_adopted_fences_the_original(job: Job) -> None:
+def test_adoption_of_a_copy_fences_the_original(job: Job) -> None:
     shutil.copytree(job.folder / "checkpoint", job.folder / "copy")
     wal = ("--wal", str(job.folder / "copy" / "wal_sink"))
     job.use("copy")
@@ -249,7 +249,7 @@ def test_copy_that_is_adopted_fences_the_original(job: Job) -> None:
     assert job.rows() == rows_of(0, 1, 2, 3, 4)
 
 
-def test_commands_name_the_log_that_is_gone(job: Job) -> None:
+def test_commands_name_the_url_of_a_deleted_log(job: Job) -> None:
     job.log_backend.delete(job.log_backend.list())
     for verb in ("status", "show", "flush", "adopt"):
         stopped = job.command(verb)
@@ -284,14 +284,14 @@ def test_new_log_after_lost_epochs_needs_adopt_and_mark(job: Job) -> None:
 # --- what is refused -----------------------------------------------------------------------------
 
 
-def test_set_mark_refuses_beside_a_flusher(job: Job) -> None:
+def test_set_mark_is_refused_while_a_flusher_is_alive(job: Job) -> None:
     Reporter(job.log_backend, "sqlite", lambda: time.time_ns() // 1_000).report("resting", None)
     stopped = job.command("set-mark", "--to", 1, "--yes")
     assert (stopped.code, stopped.document["error"]) == (5, "FlusherAtWork")
     assert "flushes target sqlite" in stopped.document["what"]
 
 
-def test_repair_without_its_target_changes_nothing(job: Job) -> None:
+def test_repair_of_an_unavailable_target_changes_nothing(job: Job) -> None:
     state_before = job.state
     job.database.rename(job.folder / "away.db")
     job.database.mkdir()
@@ -316,7 +316,7 @@ def test_repair_without_its_target_changes_nothing(job: Job) -> None:
         ("adopt", "--wal", "nowhere"),
     ],
 )
-def test_repair_that_does_not_fit_changes_nothing(job: Job, arguments: tuple[str, ...]) -> None:
+def test_refused_repair_changes_nothing(job: Job, arguments: tuple[str, ...]) -> None:
     state_before = job.state
     assert job.refused(*arguments, "--yes") == (2, "OptionError")
     after = job.state
@@ -338,7 +338,7 @@ def test_repair_that_does_not_fit_changes_nothing(job: Job, arguments: tuple[str
         (("set-mark", "--to", "1", "--option", "sqlite.pth=s3cret"), "sqlite.path"),
     ],
 )
-def test_arguments_that_cannot_be_parsed_are_named(
+def test_error_names_arguments_that_cannot_be_parsed(
     job: Job, arguments: tuple[str, ...], named: str
 ) -> None:
     """The error does not show the value, which may be a secret."""

@@ -120,7 +120,7 @@ def test_show_prints_the_age_of_each_epoch() -> None:
     assert published == ["published", "3 d ago", "66 min ago", "3 s ago"]
 
 
-def test_pipe_gets_whole_lines(
+def test_lines_in_a_pipe_are_not_wrapped(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A pipe has no width, unless the variable COLUMNS has one, as in a process of xdist."""

@@ -90,7 +90,7 @@ def test_epoch_is_given_up_for_one_target(two: Job) -> None:
     assert (two.rows("left"), two.rows("right")) == (rows_of(0, 1), rows_of(1))
 
 
-def test_dead_target_is_given_up(two: Job) -> None:
+def test_target_that_is_down_can_be_given_up(two: Job) -> None:
     """The query may start without the target."""
     two.execute("DROP TABLE right")
     assert two.command("flush").code == 3

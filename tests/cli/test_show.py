@@ -62,7 +62,7 @@ def test_trimmed_epochs_are_not_listed(busy: World, tmp_path: Path) -> None:
     assert "up to epoch 2 are deleted from the log" in run(tmp_path, "show", "checkpoint").out
 
 
-def test_damaged_or_missing_manifest_hides_nothing_newer(busy: World, tmp_path: Path) -> None:
+def test_show_lists_epochs_after_a_damaged_or_missing_manifest(busy: World, tmp_path: Path) -> None:
     """The exit code is 0: only `status --deep` reports findings by its exit code."""
     names = ((p, paths.MANIFEST.parse(p)) for p in busy.log_backend.list(paths.MANIFEST.folder))
     (path,) = (p for p, name in names if name is not None and name.epoch == 2)
@@ -106,7 +106,7 @@ def test_epoch_that_was_never_published_is_refused(busy: World, tmp_path: Path) 
     assert busy.table() == {"a": 0}
 
 
-def test_damaged_segment_hides_only_its_rows(busy: World, tmp_path: Path) -> None:
+def test_show_of_a_damaged_segment_omits_only_its_rows(busy: World, tmp_path: Path) -> None:
     path = busy.log_backend.list(paths.segment_folder(2))[0]
     busy.log_backend.replace(path, busy.log_backend.read(path)[:-1])
     done = run(tmp_path, "show", "checkpoint", 2, "--json")

@@ -139,7 +139,7 @@ def test_status_of_lost_checkpoint_prints_recovery_commands(world: World, tmp_pa
         (["checkpoint", "--option", "s3cret"], 2, "OptionError"),
     ],
 )
-def test_status_without_a_log_or_pair_is_refused(
+def test_status_without_log_or_with_malformed_option_is_refused(
     world: World, tmp_path: Path, arguments: list[str], code: int, error: str
 ) -> None:
     world.checkpoint.create("metadata", json.dumps({"id": world.query_id}).encode())
@@ -149,7 +149,7 @@ def test_status_without_a_log_or_pair_is_refused(
     assert ("no such folder" in done.document["what"]) == (arguments == ["nowhere"])
 
 
-def test_query_without_a_publish_cannot_be_flushed(world: World, tmp_path: Path) -> None:
+def test_query_that_never_published_cannot_be_flushed(world: World, tmp_path: Path) -> None:
     world.run()
     deep = run(tmp_path, "status", "checkpoint", "--deep")
     assert (deep.code, deep.err) == (0, "")

@@ -55,7 +55,9 @@ def test_control_characters_of_the_log_are_escaped(capsys: pytest.CaptureFixture
         assert steering not in printed.out + printed.err
 
 
-def test_store_error_becomes_the_error_of_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_reports_a_store_error_as_log_unavailable(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     with pytest.raises(typer.Exit) as ended, output(as_json=True):
         raise PermissionError("/spare")
     shown = capsys.readouterr()

@@ -119,7 +119,7 @@ def test_check_works_from_the_client(remote: Any, shop: Shop) -> None:
     assert [column.name for column in checked.columns] == ["key", "id", "text"]
 
 
-def test_checkpoint_out_of_reach_is_named(
+def test_client_that_cannot_read_the_checkpoint_gets_an_error(
     remote: Any, shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The folder is renamed here, so that the client does not reach it, as on another host."""
@@ -132,7 +132,7 @@ def test_checkpoint_out_of_reach_is_named(
         assert "reads its own file systems" in refused.value.what
 
 
-def test_close_raises_that_a_followed_query_is_unflushed(
+def test_close_raises_if_a_followed_query_is_unflushed(
     remote: Any, shop: Shop, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The process does not import a target class that only the log names. A warning has this reason."""
@@ -144,7 +144,7 @@ def test_close_raises_that_a_followed_query_is_unflushed(
     assert f"was not flushed: Only the log names target={KIND}" in caplog.text
 
 
-def test_two_clients_of_one_checkpoint_lose_nothing(remote: Any, other: Any, shop: Shop) -> None:
+def test_two_clients_of_one_checkpoint_write_rows_once(remote: Any, other: Any, shop: Shop) -> None:
     """The second run ends the first run, since both are in one server. Each row is written once."""
     with wal_sink.register(remote) as sink, wal_sink.register(other) as handle:
         sink.follow(shop.checkpoint, options={"target": KIND})
@@ -159,7 +159,7 @@ def test_two_clients_of_one_checkpoint_lose_nothing(remote: Any, other: Any, sho
     assert shop.ids() == list(range(shop.rows))
 
 
-def test_secret_option_is_warned_of(
+def test_option_with_a_secret_logs_a_warning(
     remote: Any, shop: Shop, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Spark's event log has what a client sends. The warning names the options, without values."""

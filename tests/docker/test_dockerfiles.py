@@ -20,7 +20,7 @@ def sources(dockerfile: str) -> list[str]:
 
 
 @pytest.mark.parametrize("name", ["Dockerfile", "flusher.Dockerfile"])
-def test_docker_sends_what_an_image_copies(name: str) -> None:
+def test_docker_context_has_all_files_that_images_copy(name: str) -> None:
     """The file .dockerignore excludes all paths that it does not name."""
     ignored, *exceptions = (ROOT / ".dockerignore").read_text().split()
     assert ignored == "*"
@@ -29,7 +29,7 @@ def test_docker_sends_what_an_image_copies(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["Dockerfile", "flusher.Dockerfile"])
-def test_package_builds_from_what_an_image_copies(name: str, tmp_path: Path) -> None:
+def test_package_builds_from_the_files_that_images_copy(name: str, tmp_path: Path) -> None:
     for source in sources(name):
         if (ROOT / source).is_dir():
             shutil.copytree(ROOT / source, tmp_path / source)

@@ -103,7 +103,7 @@ def test_reference_of_python_has_every_public_name() -> None:
     assert listed >= {name for name in wal_sink.__all__ if name[0].islower()} | {"Sink"}
 
 
-def test_figures_of_tune_equal_the_constants() -> None:
+def test_figures_of_the_sizing_table_equal_their_constants() -> None:
     """The table below "Sizing" names the constant of each figure."""
     unit = {"KiB": 1024, "MiB": 1024**2}
     compared = 0
@@ -185,7 +185,7 @@ def packages() -> dict[str, set[str]]:
     return modules
 
 
-def test_map_names_every_module() -> None:
+def test_package_map_names_every_module() -> None:
     """The package of a target may be left out."""
     table = rows(section(MAP, "Packages"))[1:]
     drawn = {
@@ -199,7 +199,7 @@ def test_map_names_every_module() -> None:
         assert modules == built[package], f"wal_sink/README.md, {package}"
 
 
-def test_map_names_existing_modules_of_each_process() -> None:
+def test_package_map_names_only_existing_modules() -> None:
     named = {name for row in rows(section(MAP, "Where the code runs")) for name in quoted(row[1])}
     paths = {name.rstrip("/") for name in named if "/" in name}
     assert len(paths) > 10
@@ -227,7 +227,7 @@ def test_page_opens_with_what_its_reader_can_do(page: Path) -> None:
 @pytest.mark.parametrize(
     ("folder", "most"), [("docs/protocol", 4_000), ("docs/cassandra.md", 2_000)]
 )
-def test_pages_stay_within_their_words(folder: str, most: int) -> None:
+def test_pages_stay_within_their_word_limit(folder: str, most: int) -> None:
     pages = [page for page in PAGES if page.as_posix().startswith(folder)]
     words = [
         word for page in pages for word in text(page).split() if not re.fullmatch("[|-]+", word)
@@ -251,7 +251,7 @@ def test_readme_names_and_links_every_target() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=str)
-def test_options_commands_and_links_exist(page: Path) -> None:
+def test_options_commands_and_links_of_pages_exist(page: Path) -> None:
     """A page names only existing options, commands, flags, files and headings, and valid Python."""
     known = {name.lower() for name in names(*DECLARED)}
     prefixes = ("cassandra.", "postgresql.", "sql.", "kafka.", "wal.", "flush.", "checkpoint.")
@@ -273,7 +273,7 @@ def test_options_commands_and_links_exist(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if page.name != "CHANGELOG.md"], ids=str)
-def test_modules_and_names_exist(page: Path) -> None:
+def test_modules_and_functions_of_pages_exist(page: Path) -> None:
     """A page names only existing modules and functions. The change log may name removed ones."""
     for span in quoted(text(page)):
         if re.fullmatch(r"[a-z0-9_]+(/[a-z0-9_]+)*\.py", span):
@@ -308,7 +308,7 @@ def assert_leads_somewhere(page: Path, link: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["outage", "recovered", "show", "epoch"])
-def test_pictures_have_lines_of_the_present_status(name: str) -> None:
+def test_pictures_have_only_lines_that_status_prints(name: str) -> None:
     """The pictures name no machine, and only lines that `status` still prints."""
     assert f"(images/{name}.svg)" in text(MONITOR)
     picture = (ROOT / "docs" / "images" / f"{name}.svg").read_text(encoding="utf-8")

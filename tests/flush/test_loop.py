@@ -113,7 +113,7 @@ def test_loop_of_a_query_that_never_published_ends(world: World, make_loop: Make
     assert "connect" not in played.faults.operations
 
 
-def test_stopped_loop_lets_another_flusher_continue(world: World, make_loop: MakeLoop) -> None:
+def test_another_flusher_continues_after_a_stopped_loop(world: World, make_loop: MakeLoop) -> None:
     world.run().batches(*([(f"k{epoch}", epoch)] for epoch in range(50)))
     played = make_loop().start()
     until(lambda: played.is_flushed(0))

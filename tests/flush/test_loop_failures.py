@@ -86,7 +86,7 @@ def test_error_of_a_failing_loop_is_in_its_report(
 
 
 @pytest.mark.parametrize("error", [lambda: ConnectionError("x"), lambda: RuntimeError("x")])
-def test_failed_loop_connects_again(
+def test_loop_connects_again_after_a_failed_step(
     world: World, make_loop: MakeLoop, error: Callable[[], Exception]
 ) -> None:
     """Table, nodes or password may have changed since."""
@@ -134,7 +134,7 @@ def test_loop_that_pauses_after_failures_can_be_hurried(
     assert world.table() == {"a": 1, "b": 2}
 
 
-def test_error_stays_until_the_failed_step_succeeds(
+def test_reported_error_stays_until_the_failed_step_succeeds(
     world: World, failed_write: tuple[PlayedLoop, Outage]
 ) -> None:
     """A caller that hurries the flush does not clear the error."""
@@ -153,10 +153,10 @@ def test_error_stays_until_the_failed_step_succeeds(
     until(lambda: played.error() is None)
 
 
-def test_step_that_is_interrupted_ends_no_error(
+def test_interrupted_step_does_not_clear_the_error(
     failed_write: tuple[PlayedLoop, Outage], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Given a job whose block ends after the first failure, in the middle of the next try."""
+    """The loop is stopped after the first failure, in the middle of the next try."""
     played, outage = failed_write
     halt_in_the_next_try(played, outage)
     played.loop.stop()
@@ -167,8 +167,8 @@ def test_step_that_is_interrupted_ends_no_error(
     assert not played.is_flushed(0)
 
 
-def test_caller_gets_the_error_of_an_idle_loop(world: World, make_loop: MakeLoop) -> None:
-    """Everything is flushed, and the error comes with the pass that the caller asks for."""
+def test_waiter_gets_the_error_of_an_idle_loop(world: World, make_loop: MakeLoop) -> None:
+    """Nothing is pending. The waiter asks for one more pass, which fails."""
     world.run().flushed_batches([("a", 1)])
     outage = Outage("read ledger", lambda: errors.TargetRefused("no such table", "Restore it."))
     played = make_loop(outage).start()
@@ -246,7 +246,7 @@ def test_pauses_are_random_and_bounded(
     assert len(set(late)) == 50
 
 
-def test_pause_of_each_window_begins_short(
+def test_first_pause_of_each_window_is_short(
     world: World, make_loop: MakeLoop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Given an overloaded target at which every window fails once."""

@@ -180,7 +180,7 @@ def test_ended_flusher_keeps_the_report_of_another(store: LogStore) -> None:
     assert read_report(store, TARGET) == report()
 
 
-def test_second_flusher_of_a_query_is_warned_of(
+def test_second_flusher_of_a_query_logs_a_warning(
     store: LogStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     """An older driver may hang and flush for days. Rows stay exact, so only this warning shows it."""
@@ -194,7 +194,7 @@ def test_second_flusher_of_a_query_is_warned_of(
     assert "another process flushes this query, too: elsewhere:1" in text
 
 
-def test_report_that_cannot_be_written_stops_nothing(
+def test_report_that_cannot_be_written_logs_a_warning(
     store: LogStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     faults = Faults(at=0, error=OSError, matching="replace")

@@ -62,7 +62,7 @@ def test_every_row_goes_to_one_task(ranges: list[SegmentRange], above: int, slot
 
 
 @given(SEGMENTS, st.integers(3, 20))
-def test_tasks_get_equal_parts(ranges: list[SegmentRange], slots: int) -> None:
+def test_tasks_get_equal_shares_of_a_window(ranges: list[SegmentRange], slots: int) -> None:
     """By bytes, up to a row at either end."""
     shares = share_out(ranges, above_bytes=0, slots=slots)
     whole = sum(rows.segment.bytes for rows in ranges)
@@ -71,7 +71,7 @@ def test_tasks_get_equal_parts(ranges: list[SegmentRange], slots: int) -> None:
     assert all(size_of(share) <= whole / tasks + 2 * row for share in shares)
 
 
-def test_segments_of_one_size_stay_whole() -> None:
+def test_segments_of_equal_size_are_not_split() -> None:
     shares = share_out(window(*[(100, MIB)] * 6), above_bytes=0, slots=4)
     assert [[rows.segment.path for rows in share] for share in shares] == [
         ["0", "1"],

@@ -97,7 +97,7 @@ def flush(world: World, job: Job, *, quarantine: bool = False) -> None:
     until_idle(flusher)
 
 
-def test_tasks_write_what_the_driver_would(world: World) -> None:
+def test_tasks_write_the_same_rows_as_the_driver(world: World) -> None:
     flush(world, Job())
     assert world.table() == world.expected()
     assert world.mark() == 1
@@ -118,7 +118,7 @@ def test_tasks_leave_out_refused_rows(world: World) -> None:
         flush(world, Job())
 
 
-def test_task_keeps_its_rate(world: World) -> None:
+def test_tasks_of_a_job_stay_below_rows_per_second(world: World) -> None:
     """The first quarter of a second's rows of each share is sent at once."""
     began = time.monotonic()
     flush(world, Job(rows_per_second=80))
@@ -135,7 +135,7 @@ def test_task_keeps_its_rate(world: World) -> None:
         (lambda: SchemaMismatch("altered", "repair it"), SchemaMismatch),
     ],
 )
-def test_errors_of_tasks_keep_their_class(
+def test_errors_of_tasks_keep_their_class_at_the_driver(
     world: World, raised: Callable[[], Exception], kind: type[WalSinkError]
 ) -> None:
     """The text says that the error occurred in a task."""
@@ -198,7 +198,7 @@ def passed(rate_limit: RateLimit, epoch: list[RowSlice]) -> list[RowSlice]:
     return [part for rows in epoch for part in rate_limit.paced(rows)]
 
 
-def test_rate_holds_across_slices_and_epochs() -> None:
+def test_rate_limit_counts_rows_across_slices_and_epochs() -> None:
     clock = Clock()
     pace = RateLimit(1_000, clock, clock.sleep)
     for epoch in (slices(5_000, 100, 100), slices(4_800)):
@@ -236,13 +236,13 @@ def test_rate_after_a_pause_allows_no_burst() -> None:
     assert clock.now - begin >= 0.75
 
 
-def test_rows_without_a_rate_are_not_cut() -> None:
+def test_slices_without_a_rate_are_not_split() -> None:
     clock = Clock()
     assert passed(RateLimit(None, clock, clock.sleep), slices(10_000, 5)) == slices(10_000, 5)
     assert clock.now == 100
 
 
-def test_rate_option_is_a_whole_number() -> None:
+def test_rate_that_is_not_a_positive_integer_is_refused() -> None:
     options = {"checkpointLocation": "c"}
     assert parse(options, SinkOptions).max_rows_per_second is None
     assert parse(options | {"flush.maxRowsPerSecond": "50"}, SinkOptions).max_rows_per_second == 50

@@ -24,7 +24,7 @@ __all__ = ["flush"]  # scripts that try to break the protocol import it from her
 
 @pytest.mark.parametrize("when", get_args(When))
 @pytest.mark.parametrize("role", ["run", "flusher", "flusher of a backlog"])
-def test_every_fault_is_recovered_from(role: str, when: When) -> None:
+def test_run_and_flusher_recover_from_every_fault(role: str, when: When) -> None:
     """No row is lost or doubled, no row is of an attempt that Spark did not keep, and no object is left."""
     hit = every_fault(new_world, role, when)
     seams = {"target": hit_by(hit, *TARGET), "store": len(hit) - hit_by(hit, *TARGET)}

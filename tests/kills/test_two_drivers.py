@@ -184,7 +184,7 @@ def test_drivers_stopped_three_times_apply_whole_attempts() -> None:
 
 
 @pytest.mark.rule("one-publisher")
-def test_newer_run_is_fenced_if_the_older_completed(world: World) -> None:
+def test_newer_run_is_fenced_if_older_completed_its_epoch(world: World) -> None:
     """Both runs compute epoch 1. The older one has completed it, so the newer one opens nothing."""
     older = world.run().batches([("a", 0)])
     newer = world.run()
@@ -196,7 +196,7 @@ def test_newer_run_is_fenced_if_the_older_completed(world: World) -> None:
 
 
 @pytest.mark.rule("one-publisher")
-def test_run_after_a_newer_one_opened_is_fenced(world: World) -> None:
+def test_older_run_is_fenced_after_a_newer_run_opened(world: World) -> None:
     """The run that publishes first wins, and the older one does not open again."""
     older = world.run().batches([("a", 0)])
     newer = world.run()

@@ -54,7 +54,7 @@ WORLDS: dict[str, Callable[[], World]] = {
 
 
 @pytest.mark.parametrize("kind", WORLDS)
-def test_flushers_stopped_anywhere_write_one_table(kind: str) -> None:
+def test_flushers_stopped_anywhere_write_each_row_once(kind: str) -> None:
     """Nothing is lost or doubled, no row is of the dead attempt, and neither flusher raises an error."""
 
     def play(k: int, j: int) -> History[bool]:

@@ -173,7 +173,7 @@ def test_scrape_reads_one_manifest_of_a_long_backlog(world: World) -> None:
     assert reading.startswith("read manifests/00000000000000000000-")
 
 
-def test_store_that_hangs_blocks_one_scrape(world: World) -> None:
+def test_hanging_store_blocks_only_one_scrape(world: World) -> None:
     entered, leave = threading.Event(), threading.Event()
 
     class Hanging(Faults):
@@ -243,7 +243,7 @@ def test_query_that_starts_again_keeps_its_counts(world: World) -> None:
 # --- times and log records ------------------------------------------------------------------------
 
 
-def test_time_of_a_commit_is_that_of_its_file(tmp_path: Path) -> None:
+def test_commit_time_is_read_from_its_file(tmp_path: Path) -> None:
     """If there is no such file, the time is that of the epoch's publication."""
     (tmp_path / "commits").mkdir()
     file = tmp_path / "commits" / "7"
@@ -255,10 +255,10 @@ def test_time_of_a_commit_is_that_of_its_file(tmp_path: Path) -> None:
     assert committed_us("s3://bucket/checkpoint", 7, 5) == 5
 
 
-def test_every_record_of_a_flush_has_query_and_epoch(
+def test_log_lines_of_a_flush_have_query_and_epoch(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They are in the text, and attributes of the record."""
+    """Query and epoch are in the text, and are attributes of the record."""
     monkeypatch.setattr("wal_sink.flush.loop._RETRY_FIRST_S", 0.002)
     caplog.set_level(logging.INFO, "wal_sink")
     world = World(open_backend(str(tmp_path / "checkpoint")), open_backend(str(tmp_path / "log")))

@@ -86,7 +86,7 @@ def test_address_of_another_host_is_refused() -> None:
     "request_line",
     [b"\x16\x03\x01 a TLS hello", b"GET", b"\r\n", b"GET /metrics HTTP/9.9", b"X" * 70_000],
 )
-def test_malformed_request_disturbs_no_other(
+def test_malformed_request_does_not_disturb_other_requests(
     request_line: bytes, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """The application's output stays empty."""
@@ -119,7 +119,7 @@ def test_wrong_port_is_refused(port: int) -> None:
         Exposition(port)
 
 
-def test_interrupted_close_is_completed_by_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_second_close_completes_an_interrupted_close(monkeypatch: pytest.MonkeyPatch) -> None:
     """After an interrupt, a second `close` frees the port."""
     exposition = Exposition(0)
 

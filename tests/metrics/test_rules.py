@@ -124,7 +124,7 @@ def test_dashboard_panels_do_not_overlap() -> None:
 
 
 @pytest.mark.prometheus
-def test_alerts_fire_in_the_cases_of_promtool(promtool: str, tmp_path: Path) -> None:
+def test_every_alert_passes_its_promtool_cases(promtool: str, tmp_path: Path) -> None:
     shutil.copy(RULES, tmp_path)
     shutil.copy(UNIT_TESTS, tmp_path)
     cases = UNIT_TESTS.read_text()
@@ -134,7 +134,7 @@ def test_alerts_fire_in_the_cases_of_promtool(promtool: str, tmp_path: Path) -> 
 
 
 @pytest.mark.prometheus
-def test_mounted_configuration_is_valid(promtool: str) -> None:
+def test_prometheus_configuration_is_valid_and_loads_all_rules(promtool: str) -> None:
     config = RULES.with_name("prometheus.yml")
     done = ran([promtool, "check", "config", str(config)])
     assert done.returncode == 0, done.stdout + done.stderr

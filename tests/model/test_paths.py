@@ -77,7 +77,9 @@ def test_parsed_path_is_made_again_from_its_parts(name: str, text: str) -> None:
 
 @given(EPOCHS, NUMBERS, NUMBERS)
 @settings(deadline=None)
-def test_file_among_the_segments_has_their_epoch(epoch: int, partition: int, attempt: int) -> None:
+def test_file_in_a_segment_folder_has_the_folders_epoch(
+    epoch: int, partition: int, attempt: int
+) -> None:
     path = paths.SEGMENT.path(SegmentName(epoch, partition, attempt, "run", "0" * 32))
     assert paths.segment_epoch(path) == epoch
     assert paths.is_segment_of(path, epoch)
@@ -120,7 +122,7 @@ def test_file_among_the_segments_has_their_epoch(epoch: int, partition: int, att
         "refused/00000000000000000000.json",
     ],
 )
-def test_foreign_path_is_not_parsed(path: str) -> None:
+def test_foreign_file_name_is_not_parsed(path: str) -> None:
     """An editor, a copy or a later version may leave such files."""
     assert [name for name in KEYS if kind(name).parse(path) is not None] == []
     assert paths.segment_epoch(path) is None

@@ -147,7 +147,7 @@ WITH_ROWS = msgspec.structs.replace(
 )
 
 
-def test_rows_of_a_manifest_follow_its_json() -> None:
+def test_inlined_segments_follow_the_json_of_a_manifest() -> None:
     """The bytes of inlined segments are not encoded. The JSON has their digests."""
     data = WITH_ROWS.to_file()
     json_, rows = data[: data.index(b"\n}\n") + 3], b"\n}\nARROW0ARROW1"

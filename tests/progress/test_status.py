@@ -87,7 +87,7 @@ def test_repr_of_a_status_has_the_printed_lines(world: World) -> None:
     assert re.search(r"^what to do +Mend\n +it\.$", repr(current), re.MULTILINE)
 
 
-def test_result_of_a_wait_is_a_sentence() -> None:
+def test_result_of_a_wait_prints_as_a_sentence() -> None:
     flushed = Flushed(epoch=4, rows=1_200, seconds=2.04)
     assert repr(flushed) == "every epoch up to 4 is flushed; waited 2.0 s for 1,200 rows"
     assert repr(Flushed(epoch=4, rows=0, seconds=0.0)) == "every epoch up to 4 is flushed"
@@ -172,7 +172,7 @@ def test_epochs_before_the_first_publish_are_not_pending(world: World) -> None:
     assert waited_for(world, world.flush) == (3, 1)
 
 
-def test_epoch_without_manifest_is_pending_all_the_same(world: World) -> None:
+def test_epoch_with_a_missing_manifest_is_pending(world: World) -> None:
     """The state has the sums of its rows and bytes."""
     world.run().batches([("a", 1)], [("b", 2)])
     world.log_backend.delete(world.log_backend.list(paths.MANIFEST.folder))
@@ -283,7 +283,9 @@ def test_await_flushed_waits_for_epochs_at_the_call(world: World) -> None:
     assert status(world).pending_epochs == 1
 
 
-def test_rows_of_later_epochs_do_not_count(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wait_does_not_count_rows_of_later_epochs(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Given later epochs that are flushed before the next read of the state."""
     monkeypatch.setattr("wal_sink.progress.wait._POLL_S", 0.3)
     run = world.run().batches([("a", 1)])
@@ -326,7 +328,9 @@ def test_await_flushed_without_a_flusher_raises(
     assert "register" in caught.value.remedy
 
 
-def test_wait_ignores_a_flusher_that_hangs(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wait_for_flushed_epochs_ignores_a_hanging_flusher(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     world.run().flushed_batches([("a", 1)])
     monkeypatch.setattr("wal_sink.progress.wait._PATIENCE_S", 0.1)
     asked = iter(range(1_000))
@@ -338,7 +342,9 @@ def test_wait_ignores_a_flusher_that_hangs(world: World, monkeypatch: pytest.Mon
     assert next(asked) < 100
 
 
-def test_flusher_that_reports_is_waited_for(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wait_continues_while_a_flusher_reports(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Given reports whose times are hours off."""
     monkeypatch.setattr("wal_sink.progress.wait._PATIENCE_S", 0.3)
     world.run().batch([("a", 1)])

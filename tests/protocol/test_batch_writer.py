@@ -107,8 +107,10 @@ def test_second_write_of_a_batch_is_refused(query: World, tmp_path: Path) -> Non
 
 
 @pytest.mark.rule("publish")
-def test_batch_without_a_call_is_missed(query: World, tmp_path: Path) -> None:
-    """Given a function that returned without writing."""
+def test_batch_after_an_unwritten_batch_raises_missing_manifest(
+    query: World, tmp_path: Path
+) -> None:
+    """The function returned without writing the batch before."""
     run = query.run().batches([("a", 0)])
     run.write_offsets()
     run.write_commit([])
@@ -121,8 +123,10 @@ def test_batch_without_a_call_is_missed(query: World, tmp_path: Path) -> None:
 
 
 @pytest.mark.rule("publish")
-def test_log_begins_where_its_writer_was_made(query: World, tmp_path: Path) -> None:
-    """Given epochs that were completed between the making of the writer and its first call."""
+def test_epoch_completed_before_the_first_write_raises_missing_manifest(
+    query: World, tmp_path: Path
+) -> None:
+    """Spark completed the epoch after the writer was made."""
     run = query.run()
     for _ in range(2):
         run.write_offsets()
@@ -155,7 +159,7 @@ def test_failed_call_deletes_its_own_segments_only(query: World, tmp_path: Path)
     assert set(paths_of(query)) == others
 
 
-def test_columns_get_the_agreed_types() -> None:
+def test_columns_are_cast_to_the_types_of_the_plan() -> None:
     """Tasks of `mapInArrow` get timestamps in the session's time zone, also in nested columns."""
     here, utc = pa.timestamp("us", "America/New_York"), pa.timestamp("us", "UTC")
 

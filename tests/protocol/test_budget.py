@@ -77,7 +77,7 @@ def test_epoch_over_the_budget_waits_for_the_flush(
     assert "the log has space again. Epoch 1 continues" in lines[-1]
 
 
-def test_log_holds_the_budget_and_one_epoch(world: World) -> None:
+def test_log_exceeds_its_budget_by_at_most_one_epoch(world: World) -> None:
     """An epoch passes while less than the budget is pending."""
     run = world.run()
     Driver(run, 10**9).batch(ONE)
@@ -88,7 +88,7 @@ def test_log_holds_the_budget_and_one_epoch(world: World) -> None:
         driver.publish(ONE)
 
 
-def test_query_over_a_full_log_fails_without_segments(world: World) -> None:
+def test_query_that_fails_on_full_log_leaves_no_segment(world: World) -> None:
     """Given a query that is started again and again, the disk does not fill."""
     Driver(world.run()).batch(ONE)
     for _ in range(3):
@@ -155,7 +155,7 @@ def test_run_that_waits_is_fenced_by_a_newer_one(world: World) -> None:
     assert world.flushed() == {"a": 1, "b": 3}
 
 
-def test_attempts_of_dead_runs_do_not_fill_the_log(world: World) -> None:
+def test_budget_does_not_count_attempts_of_dead_runs(world: World) -> None:
     """No flusher could flush them."""
     Driver(world.run()).publish(ONE)
     for _ in range(3):
@@ -164,8 +164,8 @@ def test_attempts_of_dead_runs_do_not_fill_the_log(world: World) -> None:
         assert driver.pauses == 0
 
 
-def test_replay_waits_for_space_as_its_first_attempt(world: World) -> None:
-    """Only the epochs before it count."""
+def test_replay_waits_for_space_without_counting_its_first_attempt(world: World) -> None:
+    """The budget counts only the epochs before the replayed one."""
     driver = Driver(world.run(), 10**9)
     driver.batch(ONE)
     driver.publish([("b", 2)])
@@ -191,7 +191,7 @@ def test_replay_of_a_flushed_epoch_needs_no_space(world: World) -> None:
 
 
 @pytest.mark.parametrize("flusher", ["none", "silent", "ended", "alive"])
-def test_query_without_flusher_is_warned(
+def test_query_without_a_flusher_logs_a_warning(
     world: World, caplog: pytest.LogCaptureFixture, flusher: str
 ) -> None:
     """Given epochs that have been pending for half a minute."""

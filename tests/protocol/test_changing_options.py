@@ -108,7 +108,7 @@ class History(World):
         return {key: value for key, value in table.items() if value is not None}
 
 
-def test_no_row_is_lost_or_mixed_where_options_change() -> None:
+def test_changed_options_lose_and_mix_no_row() -> None:
     for seed in range(SEEDS):
         history = History(seed)
         history.play(list(KINDS))
@@ -117,7 +117,7 @@ def test_no_row_is_lost_or_mixed_where_options_change() -> None:
     covered("histories of a query whose options change", f"{SEEDS}")
 
 
-def test_refused_rows_alone_are_missing_where_options_change() -> None:
+def test_changed_options_quarantine_each_refused_row() -> None:
     refused = 0
     for seed in range(SEEDS):
         history = History(seed, refuses=3)

@@ -236,8 +236,8 @@ def test_single_manifest_with_a_wrong_digest_stops_the_flush(world: World) -> No
 
 
 @pytest.mark.rule("state")
-def test_state_of_a_process_100_changes_late_is_void(world: World) -> None:
-    """The process deletes the state that it has created."""
+def test_state_created_100_changes_late_is_void(world: World) -> None:
+    """The number of the state was free again. The late process deletes the state that it has created."""
     run = world.run()
     run.batch([("a", 0)])
     stalled = world.state

@@ -187,7 +187,7 @@ def window_costs(world: World, epochs: int, *, inline: bool = False) -> collecti
 
 
 @pytest.mark.parametrize("inline", [False, True])
-def test_pending_epoch_costs_its_own_objects_alone(*, inline: bool) -> None:
+def test_pending_epoch_costs_only_requests_for_its_objects(*, inline: bool) -> None:
     """Given windows of 6 and of 12 epochs, the difference is divided by 6."""
     more = window_costs(World(*in_memory()), 12, inline=inline)
     more.subtract(window_costs(World(*in_memory()), 6, inline=inline))

@@ -56,19 +56,19 @@ def test_task_that_fills_the_disk_leaves_nothing(
     assert [name for name in small_disk.files() if "segments" in name or ".tmp" in name] == []
 
 
-def test_exceeded_quota_is_log_full() -> None:
+def test_exceeded_quota_raises_log_full() -> None:
     with pytest.raises(LogFull, match="file:///log"), log_errors("file:///log"):
         raise OSError(errno.EDQUOT, "Disk quota exceeded")
 
 
-def test_denied_access_to_the_log_is_log_unavailable() -> None:
+def test_denied_access_to_the_log_raises_log_unavailable() -> None:
     refused = pytest.raises(LogUnavailable, match=r"file:///log cannot be used: .*denied")
     with refused as caught, log_errors("file:///log"):
         raise PermissionError(errno.EACCES, "denied")
     assert "start the query again" in caught.value.remedy
 
 
-def test_task_that_cannot_write_says_what_to_do(tmp_path: Path) -> None:
+def test_task_that_cannot_write_raises_error_with_remedy(tmp_path: Path) -> None:
     """`failure` finds this error in Spark's error."""
     world = World(open_backend(str(tmp_path / "checkpoint")), open_backend(str(tmp_path / "log")))
     run = world.run().batches([("a", 1)])

@@ -23,7 +23,7 @@ from wal_sink.wal.store import UNFINISHED_S
 pytestmark = pytest.mark.rule("trim")
 
 
-def test_superseded_run_leaves_nothing_when_the_next_opens(world: World) -> None:
+def test_objects_of_superseded_run_are_deleted_when_next_opens(world: World) -> None:
     """Given a run with an attempt that is not settled, and with tasks at work on the next epoch."""
     dead = world.run().batches([("a", 0)])
     dead.publish([("dead", 1)])
@@ -54,7 +54,7 @@ def test_run_that_never_opened_keeps_its_segments(world: World) -> None:
     assert world.log_backend.list("segments/") == []
 
 
-def test_segments_of_a_failed_task_go_with_their_epoch(world: World) -> None:
+def test_segments_of_a_failed_task_are_trimmed_with_epoch(world: World) -> None:
     """Given a task that Spark runs again in the same run."""
     run = world.run()
     run.write_offsets()
@@ -65,8 +65,8 @@ def test_segments_of_a_failed_task_go_with_their_epoch(world: World) -> None:
     assert world.log_backend.list("segments/") == []
 
 
-def test_segment_after_its_trim_goes_with_the_next(world: World) -> None:
-    """Given a task that writes a segment long after its epoch was trimmed."""
+def test_segment_written_after_its_trim_is_deleted_later(world: World) -> None:
+    """A task writes the segment long after the trim of its epoch. The next trim deletes it."""
     run = world.run()
     run.flushed_batches([("a", 0)])
     run.next = 0
@@ -150,7 +150,7 @@ def test_files_of_killed_writers_are_deleted_when_old(tmp_path: Path) -> None:
     assert world.flushed() == {"a": 0, "b": 1, "c": 2}
 
 
-def test_garbage_that_cannot_be_deleted_stops_no_rows(
+def test_flush_continues_if_garbage_cannot_be_deleted(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     world = World(*in_memory())

@@ -86,7 +86,7 @@ def test_flush_job_task_gets_inlined_rows_with_its_share(world: World) -> None:
     ]
 
 
-def test_kept_manifests_stay_within_their_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_manifests_in_memory_stay_within_their_byte_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     """Manifests beyond the limit are read again for the flush."""
     monkeypatch.setattr("wal_sink.wal.manifests._KEPT_BYTES", 20_000)
     world = World(*in_memory())

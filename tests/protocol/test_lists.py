@@ -84,8 +84,8 @@ class LostClaim(Faults):
 
 
 @pytest.mark.rule("repeatable")
-def test_claim_without_an_answer_is_not_used(lists: ListWorld) -> None:
-    """Two flushers that send by one claim would double elements."""
+def test_flusher_claims_again_after_a_lost_answer(lists: ListWorld) -> None:
+    """Another flusher has claimed meanwhile. Two flushers that send by one claim would double elements."""
     lists.run().batch([("a", 1), ("b", 2)])
     faults = LostClaim(lists)
     flush(lists.flusher(faults))
@@ -96,7 +96,7 @@ def test_claim_without_an_answer_is_not_used(lists: ListWorld) -> None:
 
 @pytest.mark.parametrize("when", get_args(When))
 @pytest.mark.parametrize("role", ["flusher", "flusher of a backlog"])
-def test_lists_at_every_fault_are_not_doubled(role: str, when: When) -> None:
+def test_list_elements_are_not_doubled_at_any_fault(role: str, when: When) -> None:
     hit = every_fault(ListWorld, role, when)
     assert hit_by(hit, "write ", "claim ") > 1
     covered(f"lists, fault at every operation of a {role}, {when}", f"{len(hit)}")
@@ -120,7 +120,7 @@ def test_lists_sent_again_get_timestamps_of_their_own(lists: ListWorld) -> None:
     assert lists.visible() == [("a", 3), ("b", 2)]
 
 
-def test_lists_after_16_sendings_stop_the_flush(lists: ListWorld) -> None:
+def test_lists_sent_16_times_stop_the_flush(lists: ListWorld) -> None:
     lists.run().batches([("a", 1)])
     for _ in range(SENDINGS):
         interrupted(lists)
@@ -150,7 +150,7 @@ def test_lists_of_a_stalled_flusher_change_nothing(lists: ListWorld) -> None:
     raw.complete(lists, 1, "")
 
 
-def test_lists_share_a_window_with_no_other_epoch() -> None:
+def test_epoch_with_lists_has_a_window_of_its_own() -> None:
     """The ledger row counts the sendings of one epoch."""
     world = ListWorld()
     lists = world.store_target

@@ -29,7 +29,7 @@ def world_in(s3: S3, bucket: str) -> World:
 
 @pytest.mark.test_all
 @pytest.mark.parametrize("role", ["run", "flusher"])
-def test_every_fault_over_a_bucket_is_recovered_from(
+def test_run_and_flusher_over_bucket_recover_from_every_fault(
     s3: S3, monkeypatch: pytest.MonkeyPatch, role: str
 ) -> None:
     monkeypatch.setattr("tests.kills.every_fault.EPOCHS", 2)

@@ -86,7 +86,7 @@ def some_refused(epoch: int, run: str) -> list[Rows]:
 
 @pytest.mark.parametrize("when", get_args(When))
 @pytest.mark.parametrize("role", ["run", "flusher", "flusher of a backlog"])
-def test_rows_tasks_refuse_at_every_fault_are_kept_once(role: str, when: When) -> None:
+def test_rows_refused_by_tasks_are_kept_once_despite_faults(role: str, when: When) -> None:
     hit = every_fault(QuarantiningWorld, role, when, some_refused)
     if role != "run":
         assert sum("refused/" in name for name in hit) >= EPOCHS - 1
@@ -102,7 +102,9 @@ def test_rows_tasks_refuse_at_every_fault_are_kept_once(role: str, when: When) -
         pytest.param("flusher of a backlog", "answer lost", marks=pytest.mark.test_all),
     ],
 )
-def test_rows_that_servers_refuse_are_quarantined_once(role: str, when: When, kind: str) -> None:
+def test_rows_refused_by_servers_are_kept_once_despite_faults(
+    role: str, when: When, kind: str
+) -> None:
     def world() -> World:
         options = MemoryOptions(keys="k")
         target = {"transactions": AddingTarget, "staged": StagingTarget}.get(kind)
@@ -142,7 +144,7 @@ def test_kept_row_is_skipped_by_every_later_flusher() -> None:
     assert world.flushed() == {"a": 1, "b": 2}
 
 
-def test_row_kept_by_a_stalled_flusher_is_there_once() -> None:
+def test_row_kept_by_a_stalled_flusher_is_quarantined_once() -> None:
     """Given a flusher that stalls before it keeps the row, while another one keeps it, finishes and trims."""
     world = RefusingWorld()
     world.run().batch([("a", 1), ("bad", None)])

@@ -42,7 +42,7 @@ class Interrupted(FaultyBackend):
         return super().read(path)
 
 
-def test_log_created_between_two_listings_is_not_damaged(world: World) -> None:
+def test_log_created_between_two_listings_raises_no_error(world: World) -> None:
     """The reader lists `state/` before the first run publishes, and `manifests/` after."""
     backend = Interrupted(world.log_backend, "manifests/", lambda: world.run().publish([("a", 1)]))
     state = newest(backend)

@@ -102,7 +102,7 @@ def test_target_that_went_back_beside_an_idle_flusher_heals() -> None:
 
 @pytest.mark.rule("restored")
 @pytest.mark.parametrize("back", ["to an epoch that is trimmed", "to nothing"])
-def test_target_that_went_back_too_far_stops(back: str) -> None:
+def test_target_that_went_back_too_far_stops_the_flush(back: str) -> None:
     """The log lacks the missing epochs. The error names the command that accepts the target as it is."""
     world = World(*in_memory())
     empty = TargetBackup(world)
@@ -116,7 +116,9 @@ def test_target_that_went_back_too_far_stops(back: str) -> None:
 
 
 @pytest.mark.rule("restored")
-def test_target_with_separate_ledger_that_went_back_stops(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_target_with_separate_ledger_stops_after_going_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Given rows and ledger in two topics of Kafka, which may go back separately."""
     world, backups = flushed_world(3)
     monkeypatch.setattr(type(world.store_target), "restores_together", False)
@@ -131,8 +133,8 @@ def test_target_with_separate_ledger_that_went_back_stops(monkeypatch: pytest.Mo
 
 
 @pytest.mark.rule("restored")
-def test_log_restored_between_ledger_and_mark_continues() -> None:
-    """The ledger row has the digest that the chain has for its epoch, so it is recorded."""
+def test_flush_continues_after_restore_of_log_without_last_mark() -> None:
+    """The ledger row fits an epoch of the restored log, so the flusher sets the mark to that epoch."""
     world = new_world()
     world.run().batches([("a", 0)], [("b", 1)])
     backup = Backup(world)
@@ -146,7 +148,7 @@ def test_log_restored_between_ledger_and_mark_continues() -> None:
 
 @pytest.mark.rule("restored")
 @pytest.mark.parametrize("spark_goes_on", [False, True])
-def test_log_older_than_the_target_diverges(*, spark_goes_on: bool) -> None:
+def test_run_over_log_older_than_the_target_diverges(*, spark_goes_on: bool) -> None:
     """Spark computes other rows for the epochs that the target has."""
     world = new_world()
     run = world.run().flushed_batches([("a", 0)])
@@ -345,7 +347,7 @@ def test_new_log_with_an_old_ledger_row_adopts_it(world: World) -> None:
 
 
 @pytest.mark.rule("restored")
-def test_new_log_after_pending_epochs_were_lost_stops(world: World) -> None:
+def test_new_log_after_lost_pending_epochs_stops_the_flush(world: World) -> None:
     """The ledger row is behind the first epoch of the new log."""
     world.run().flushed_batches([("a", 1)]).batches([("lost", 2)])
     world.log_backend.delete(world.log_backend.list())
@@ -356,7 +358,7 @@ def test_new_log_after_pending_epochs_were_lost_stops(world: World) -> None:
     assert "this log begins after 1" in error.what
 
 
-def test_deleted_checkpoint_is_flushed_by_a_stand_in(tmp_path: Path) -> None:
+def test_stand_in_flushes_the_log_of_a_deleted_checkpoint(tmp_path: Path) -> None:
     """The commands of the error create the stand-in."""
     world = World(open_backend(str(tmp_path / "checkpoint")), open_backend(str(tmp_path)))
     world.log_backend = open_backend(f"{tmp_path}/my logs/{world.query_id}")

@@ -23,7 +23,7 @@ def epochs(world: World) -> list[int]:
     return [int(path[10:30]) for path in world.log_backend.list("manifests/")]
 
 
-def test_retention_defaults_to_ten_minutes_and_a_tenth(tmp_path: object) -> None:
+def test_retention_defaults_to_ten_minutes_and_tenth_of_budget(tmp_path: object) -> None:
     options = {"checkpointLocation": f"{tmp_path}", "target": "sqlite_target:SqliteTarget"}
     options |= {"sqlite.path": "x", "table": "t"}
     assert retention_of(configure(options).sink) == Retention(
@@ -68,8 +68,8 @@ def test_flushed_epochs_are_kept_up_to_their_bytes(world: World) -> None:
     assert epochs(world) == [7], "no bytes are kept but the mark's"
 
 
-def test_mark_of_a_clock_ahead_trims_later_only(world: World) -> None:
-    """Given a flusher on a host whose clock was an hour ahead."""
+def test_mark_of_a_clock_ahead_only_delays_the_trim(world: World) -> None:
+    """The clock of the flusher's host was an hour ahead when it set the mark."""
     world.retention = Retention(us=10 * SECOND, bytes=ANY_SIZE)
     run = world.run()
     world.clock.us += 3_600 * SECOND

@@ -84,7 +84,7 @@ def test_flusher_that_loses_a_state_starts_over(world: World) -> None:
 
 
 @pytest.mark.rule("state")
-def test_run_superseded_in_its_publish_is_fenced(world: World) -> None:
+def test_run_superseded_during_its_publish_is_fenced(world: World) -> None:
     """Given another run that publishes between the older run's read of the state and its `publish`."""
     newer: list[Run] = []
 
@@ -252,8 +252,8 @@ def test_windows_follow_each_other_without_gaps(
 
 
 @pytest.mark.rule("order")
-def test_missing_epoch_is_an_error_never_empty(world: World) -> None:
-    """Given a `batch_writer` that was not called for a batch."""
+def test_epoch_without_a_manifest_stops_flush_and_commit(world: World) -> None:
+    """A `foreachBatch` function did not call its writer. The epoch does not count as empty."""
     run = world.run().flushed_batches([("a", 0)])
     run.write_offsets()
     run.write_commit([])
@@ -330,7 +330,7 @@ def test_failed_epoch_is_not_skipped_by_a_later_one(world: World) -> None:
 
 
 @pytest.mark.rule("stop")
-def test_epoch_given_up_is_skipped_alone(world: World) -> None:
+def test_give_up_skips_only_one_epoch(world: World) -> None:
     """Only the next epoch of the target can be given up."""
     fill(world)
     delete_manifest(world)

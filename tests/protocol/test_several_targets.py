@@ -82,7 +82,7 @@ def test_target_given_up_is_not_waited_for(several: SeveralWorld) -> None:
 
 
 @pytest.mark.parametrize("order", [(CELLS, ADDED), (ADDED, CELLS)])
-def test_targets_in_another_order_are_the_same(
+def test_targets_named_in_another_order_keep_their_epochs(
     several: SeveralWorld, order: tuple[str, ...]
 ) -> None:
     several.run().batch([("a", 1)])
@@ -122,10 +122,10 @@ def test_target_added_to_a_drained_log_gets_later_epochs() -> None:
     assert [(target.name, target.first) for target in world.state.targets] == [(ADDED, 1)]
 
 
-def test_returning_target_lacks_epochs_between_with_a_warning(
+def test_target_added_again_skips_epochs_of_its_absence(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The warning names the epochs that the target lacks."""
+    """A warning names the skipped epochs."""
     world = SeveralWorld()
     world.run().flushed_batches([("a", 1)])
     world.named = {CELLS: world.store_target}
@@ -137,8 +137,8 @@ def test_returning_target_lacks_epochs_between_with_a_warning(
     assert "Target added lacks epochs 1 to 2" in caplog.text
 
 
-def test_target_given_up_comes_back_by_two_starts(several: SeveralWorld) -> None:
-    """A start without the target forgets it, and a start with it adds it."""
+def test_target_given_up_returns_after_two_starts(several: SeveralWorld) -> None:
+    """A start that does not name the target forgets it. The next start that names it adds it again."""
     several.run().batch([("a", 1)])
     give_up(several, ADDED)
     flush(several.flusher(name=CELLS))

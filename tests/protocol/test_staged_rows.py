@@ -32,7 +32,7 @@ PARTS = [[(f"{part}-{n}", n) for n in range(20)] for part in range(3)]
 @pytest.mark.parametrize("kind", [AddingTarget, StagingTarget])
 @pytest.mark.parametrize("when", get_args(When))
 @pytest.mark.parametrize("role", ["flusher", "flusher of a backlog"])
-def test_added_rows_at_every_fault_are_there_once(
+def test_appended_rows_are_in_the_table_once_despite_faults(
     role: str, when: When, kind: type[AddingTarget]
 ) -> None:
     """The target appends rows, so a row that is written twice is visible twice."""

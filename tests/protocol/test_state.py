@@ -102,8 +102,8 @@ def test_trim_keeps_what_retention_asks_and_little_more(seed: int, retention: Re
         assert share <= 2 + 2 / 15 + 0.5
 
 
-def test_earlier_marks_of_the_future_are_forgotten() -> None:
-    """Given a clock that was years ahead, it delays one trim."""
+def test_marks_with_a_future_time_are_forgotten() -> None:
+    """A clock that was years ahead delays only one trim."""
     state, retention = opened(), Retention(1000, MUCH)
     for epoch, now in enumerate([10**9, 1, 2, *range(100, 5000, 100)]):
         made = manifest(state, epoch)

@@ -51,13 +51,13 @@ def test_condition_switched_off_breaks_a_promise(case: Case) -> None:
         assert result.broken
 
 
-def test_every_switch_is_tried_alone() -> None:
+def test_every_switch_of_the_model_is_tried_alone() -> None:
     assert sorted(case.setting.off for case in SWITCHED_OFF) == sorted(
         (name,) for name in SWITCHES.keys() - NOT_NEEDED
     )
 
 
-def test_no_void_state_counts() -> None:
+def test_model_counts_no_void_state() -> None:
     """Given three processes, two of which pause while old states are deleted and names are used again."""
     states, broken = explore_numbers(Numbers())
     covered("state model, numbers of states", f"{states:,} states")
@@ -65,5 +65,5 @@ def test_no_void_state_counts() -> None:
 
 
 @pytest.mark.parametrize("base", ["exists", ""])
-def test_void_state_counts_without_reading_again(base: str) -> None:
+def test_model_with_a_weaker_check_counts_a_void_state(base: str) -> None:
     assert explore_numbers(Numbers(base=base))[1] == "a change that is void counts"

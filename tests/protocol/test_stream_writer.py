@@ -44,7 +44,7 @@ def test_changed_wal_location_stays_empty(
     assert not elsewhere.exists()
 
 
-def test_start_that_reaches_no_target_says_start_again(
+def test_error_of_unreachable_target_at_start_advises_a_restart(
     started: tuple[Run, WalSinkStreamWriter],
 ) -> None:
     """Unlike a flush, a start is not tried again by itself."""
@@ -62,7 +62,7 @@ def test_start_that_reaches_no_target_says_start_again(
     assert "by itself" not in caught.value.remedy
 
 
-def test_commit_that_cannot_write_says_what_to_do(
+def test_commit_that_cannot_write_raises_error_with_remedy(
     started: tuple[Run, WalSinkStreamWriter], tmp_path: Path
 ) -> None:
     """`failure` finds this error in Spark's error."""
@@ -100,7 +100,7 @@ def test_commit_without_a_tasks_message_is_refused(
     assert run.query.log_backend.list("manifests/") == []
 
 
-def test_batch_with_a_failed_task_leaves_nothing(
+def test_batch_with_a_failed_task_leaves_no_segment(
     started: tuple[Run, WalSinkStreamWriter],
 ) -> None:
     """Given a row that always fails and a query that is started again and again, the log does not grow.

@@ -170,5 +170,5 @@ def test_every_order_of_writes_leaves_the_same_table() -> None:
     ],
     ids=["begins-again", "values-when-over", "nothing-when-over", "delete-when-over"],
 )
-def test_rule_switched_off_breaks_an_invariant(rules: Rules, breaks: str) -> None:
+def test_ttl_rule_switched_off_breaks_an_invariant(rules: Rules, breaks: str) -> None:
     assert breaks in explore(rules)[1]

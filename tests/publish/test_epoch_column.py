@@ -14,7 +14,7 @@ from wal_sink.targets.sql.upsert import DELETED, ORDINAL
 SCHEMA = pa.schema([("id", pa.int64())])
 
 
-def test_column_is_added_to_schema_and_batch() -> None:
+def test_epoch_column_is_added_to_schema_and_batch() -> None:
     batch = pa.record_batch([pa.array([7, 8, 9])], schema=SCHEMA)
     for part in (batch, batch.slice(1), batch.slice(3)):
         added = with_epoch(part, "epoch", 2**40)

@@ -37,7 +37,7 @@ def batch(*rows: tuple[str | None, int, list[str | None] | None]) -> pa.RecordBa
     return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
 
 
-def test_broken_rule_costs_one_more_check() -> None:
+def test_each_broken_rule_costs_one_more_check() -> None:
     """A check reports which rows break its rule, also inside lists, so rows are not checked one by one."""
     good = [(f"g{i}", i * 1_000, ["a", "b"]) for i in range(500)]
     nulls = [(None, 0, None)] * 300

@@ -89,7 +89,7 @@ def test_metrics_port_of_a_stopped_session_is_handed_over(
             assert b"wal_sink_query_info" in answer.read()
 
 
-def test_handle_that_cannot_be_made_closes_its_port(
+def test_metrics_port_is_closed_if_register_fails(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(_manager: object, _listener: object) -> None:

@@ -101,7 +101,7 @@ def test_another_process_flushes_a_query_that_waits(
     assert "for a process that flushes: there is none now" in caplog.text, "of the first query"
 
 
-def test_path_that_the_sink_ignores_is_warned_of(
+def test_path_that_the_sink_ignores_logs_a_warning(
     shop: Shop, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Such paths are the argument of `start` and the table of `toTable`. The second query has neither."""

@@ -59,7 +59,7 @@ def held(shop: Shop, gate: Gate, files: int = 1) -> StreamingQuery:
     return query
 
 
-def test_large_window_is_written_by_a_job(
+def test_tasks_of_a_job_write_a_large_window(
     shop: Shop, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two tasks share one segment, and a third slot runs the query. Row i has timestamp base + i.
@@ -88,8 +88,8 @@ def test_large_window_is_written_by_a_job(
         assert times == list(range(times[0], times[0] + ROWS))
 
 
-def test_close_cancels_the_job(shop: Shop, gate: Gate) -> None:
-    """The tasks end, although they hang. The next start writes the rows."""
+def test_close_cancels_a_flush_job(shop: Shop, gate: Gate) -> None:
+    """Tasks that hang are ended, too. The next start writes the rows."""
     sink = wal_sink.register(shop.spark, drain_timeout=1)
     held(shop, gate).awaitTermination()
     with pytest.raises(NotDrained):
@@ -141,7 +141,7 @@ def test_task_error_is_raised_again_at_the_driver(
     assert table.ids() == list(range(ROWS))
 
 
-def test_table_created_again_under_a_job_gets_all_rows(
+def test_table_created_again_during_a_job_gets_all_rows(
     shop: Shop, gate: Gate, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A task that starts later sees only the new table, but others may have written to the old table."""

@@ -53,7 +53,7 @@ def write_source(folder: Path) -> list[str]:
     return keys
 
 
-def test_kill_doubles_records_of_sparks_own_sink_alone(kafka: Broker, tmp_path: Path) -> None:
+def test_kill_doubles_only_records_of_sparks_own_sink(kafka: Broker, tmp_path: Path) -> None:
     """One task has sent its records, and another has not. After the kill, Spark runs the epoch again."""
     run = uuid.uuid4().hex[:8]
     sinks = {"spark": "kafka", "tasks": "wal_sink", **dict.fromkeys(OURS, "wal_sink")}

@@ -97,7 +97,7 @@ def warnings_of(
     return [record.message for record in caplog.records if record.levelname == "WARNING"]
 
 
-def test_target_given_up_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+def test_target_given_up_logs_a_warning_at_start(caplog: pytest.LogCaptureFixture) -> None:
     store = open_backend(f"memory://{uuid.uuid4().hex}")
     own = {f"orders.{name}": text for name, text in GIVEN.items() if name != "checkpointLocation"}
     configuration = configure(
@@ -124,7 +124,7 @@ def test_target_given_up_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
     ("kill", "idle_s", "warns"),
     [("true", "60", 1), ("TRUE", "60s", 1), ("true", "0", 0), ("false", "60", 0), ("true", "", 0)],
 )
-def test_killed_idle_workers_are_warned_of(
+def test_settings_that_kill_idle_workers_log_a_warning(
     prefix: str, kill: str, idle_s: str, warns: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Spark ends workers only if both settings are set."""

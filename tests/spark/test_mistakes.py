@@ -123,7 +123,7 @@ with wal_sink.register(spark):
 """
 
 
-def test_terminal_ends_with_the_remedy(tmp_path: Path) -> None:
+def test_terminal_output_ends_with_the_remedy(tmp_path: Path) -> None:
     """First the session is not registered. Then the workers' Python lacks the package."""
     bare = tmp_path / "bare"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", bare], check=True)

@@ -91,7 +91,7 @@ def test_query_moves_from_foreach_batch_with_its_checkpoint(shop: Shop) -> None:
     assert shop.table.ids() == ids_of(3)[2 * ROWS_PER_FILE :]
 
 
-def test_checkpoint_has_one_folder_under_every_spelling(shop: Shop) -> None:
+def test_every_spelling_of_a_checkpoint_is_one_folder(shop: Shop) -> None:
     """Spark and the sink resolve blanks, percent signs, umlauts and a trailing slash to the same folder."""
     shop.add_files()
     checkpoint = str(shop.folder / "odd %20 näme+1")

@@ -256,7 +256,7 @@ def test_query_started_twice_continues_in_its_second_run(
 
 @pytest.mark.spark
 @pytest.mark.cassandra
-def test_second_start_refused_by_spark_leaves_the_first_alone(shop: Shop) -> None:
+def test_first_run_continues_after_spark_refuses_another(shop: Shop) -> None:
     """`start()` raises Spark's error, and the first run continues."""
     refuse = {"spark.sql.streaming.stopActiveRunOnRestart": "false"}
     with wal_sink.register(shop.spark) as sink:

@@ -48,7 +48,7 @@ def test_worker_imports_the_archive_of_another_spark(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["print('hidden')", "raise ImportError('of it')"])
-def test_hidden_sitecustomize_is_run(tmp_path: Path, text: str) -> None:
+def test_sitecustomize_that_ours_hides_is_run(tmp_path: Path, text: str) -> None:
     (tmp_path / "sitecustomize.py").write_text(text)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, [WORKER_PATH, tmp_path]))}
     program = "import sys, sitecustomize; print(sitecustomize.__file__)"

@@ -121,7 +121,7 @@ def test_suite_finds_partly_visible_objects(tmp_path: Path) -> None:
         )
 
 
-def test_suite_finds_listing_that_stats_files(tmp_path: Path) -> None:
+def test_suite_finds_a_listing_that_loses_files(tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match=r"objects were not listed|was created, not listed"):
         StateBackendContract().test_list_loses_nothing_while_others_come_and_go(
             ListsWithDetails(tmp_path)

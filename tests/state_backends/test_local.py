@@ -238,7 +238,7 @@ def test_linked_folder_is_followed(backend: LocalBackend, root: Path, tmp_path: 
     assert (root / "segments").is_symlink()
 
 
-def test_package_stands_alone() -> None:
+def test_state_backends_import_neither_wal_sink_nor_spark() -> None:
     """The package imports neither wal_sink nor Spark nor a database driver."""
     split = subprocess.run(
         [sys.executable, "-c", "import sys, state_backends; print(*sys.modules)"],

@@ -114,12 +114,12 @@ def test_options_without_effect_are_refused() -> None:
     assert open_backend("/data/log", {}) == open_backend("/data/log")
 
 
-def test_another_account_in_the_options_is_refused() -> None:
+def test_account_other_than_in_the_url_is_refused() -> None:
     with pytest.raises(StateBackendError, match="another one: remove account_name"):
         open_backend("abfss://box@one.dfs.core.windows.net/a", {"account_name": "two"})
 
 
-def test_missing_client_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_of_a_missing_client_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(StateBackendError, match=r"s3fs.*pip install 'wal_sink\[s3\]'"):
         open_backend("s3://bucket/log")
@@ -159,7 +159,7 @@ def test_child_url_is_a_folder_of_its_parent(url: str) -> None:
     assert child_url(url) == url
 
 
-def test_child_sees_the_objects_of_its_parent(tmp_path: Path) -> None:
+def test_child_and_parent_see_the_same_objects(tmp_path: Path) -> None:
     for url in (str(tmp_path), f"memory://{uuid4().hex}"):
         parent, child = open_backend(url), open_backend(child_url(url, "part"))
         parent.create("part/x", b"1")

@@ -211,7 +211,6 @@ def test_object_that_cannot_be_deleted_is_an_error(s3: S3) -> None:
 
 
 def test_asterisk_in_a_path_is_not_a_pattern(s3: S3) -> None:
-    """`*` in a path is not a pattern."""
     backend = s3.backend()
     for path in ("a*", "ab", "a[b]", "what?", "100%25"):
         backend.create(path, b"x")
@@ -234,7 +233,7 @@ def test_thousands_of_objects_are_listed_and_deleted(s3: S3) -> None:
     assert backend.list() == []
 
 
-def test_prefix_is_a_folder(s3: S3) -> None:
+def test_store_lists_only_objects_below_its_prefix(s3: S3) -> None:
     """A store ignores objects beside its prefix, and folders that Hadoop or a console has made."""
     bucket = s3.bucket()
     one, other, whole = (S3Backend(f"{bucket}{at}", s3.options) for at in ("/log", "/log-2", ""))

@@ -159,7 +159,7 @@ def overwrite(backend: StateBackend, data: bytes) -> None:
 
 
 @pytest.mark.parametrize("compression", COMPRESSIONS)
-def test_flipped_byte_is_found(compression: Compression) -> None:
+def test_segment_with_a_flipped_byte_is_refused(compression: Compression) -> None:
     backend = in_memory()
     ref = write(backend, numbers(0, 20), numbers(20, 20), compression=compression)
     data = backend.read(PATH)
@@ -172,7 +172,7 @@ def test_flipped_byte_is_found(compression: Compression) -> None:
     assert len(list(read_segment(backend, ref))) == 2
 
 
-def test_damage_in_a_large_file_is_found(backend: StateBackend) -> None:
+def test_damaged_large_segment_is_refused(backend: StateBackend) -> None:
     """Given a file that is read in several parts, and damage in the last one."""
     ref = write(backend, numbers(0, 200_000), compression="none")
     assert ref.bytes > 4 << 20
@@ -183,7 +183,7 @@ def test_damage_in_a_large_file_is_found(backend: StateBackend) -> None:
 
 
 @pytest.mark.parametrize("keep", [1, 8, 100, -1])
-def test_truncated_file_is_found(backend: StateBackend, keep: int) -> None:
+def test_truncated_segment_is_refused(backend: StateBackend, keep: int) -> None:
     ref = write(backend, numbers(0, 100))
     cut = backend.read(PATH)[:keep]
     overwrite(backend, cut)
