@@ -88,5 +88,5 @@ def test_errors_are_whole_sentences_with_a_remedy() -> None:
 
 
 @pytest.mark.parametrize("text", ["gone", "It is gone", "It is  gone.", ""])
-def test_text_that_is_no_sentence_is_refused(text: str) -> None:
+def test_error_text_that_is_no_sentence_is_refused(text: str) -> None:
     assert list(complaints(text))

@@ -93,7 +93,7 @@ def test_error_of_worker_names_missing_module_of_target(
     assert "spark.submit.pyFiles" in failure.remedy
 
 
-def test_missing_client_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_of_missing_client_names_extra_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in [name for name in sys.modules if name.startswith("deltalake.")]:
         monkeypatch.delitem(sys.modules, module)  # another test has imported it
     monkeypatch.setitem(sys.modules, "deltalake", None)  # makes its import fail
@@ -111,7 +111,7 @@ def test_missing_module_of_no_client_is_raised_unchanged(missing: str) -> None:
         importlib.import_module(missing)
 
 
-def test_extra_of_a_target_brings_its_client() -> None:
+def test_extra_of_a_target_installs_its_client() -> None:
     extras = tomllib.loads(Path("pyproject.toml").read_text())["project"]["optional-dependencies"]
     distributions = packages_distributions()
     for info in OWN.values():

@@ -285,7 +285,7 @@ def test_option_unlike_all_others_gets_no_suggestion(typed: str) -> None:
     assert caught.value.remedy.startswith("Known options: ")
 
 
-def test_option_of_another_target_names_that_target() -> None:
+def test_error_of_another_targets_option_names_that_target() -> None:
     """A user may forget option `target` beside the options of the target."""
     with pytest.raises(OptionError, match=r"postgresql\.uri is for target postgresql") as caught:
         configure(GIVEN | {"postgresql.uri": "x"})
@@ -328,7 +328,7 @@ def test_secret_is_not_printed(show: Any) -> None:
 
 
 def test_password_of_the_cassandra_target_is_a_secret() -> None:
-    """The target has it. The state of the log and texts do not have it."""
+    """The target gets the password. The state of the log and the texts do not have it."""
     secret = {"cassandra.username": "ann", "cassandra.password": "Geheim"}
     configuration = configure(GIVEN | secret)
     options = configuration.destinations[0].target.options

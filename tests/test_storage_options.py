@@ -99,7 +99,7 @@ def test_storage_option_without_effect_is_refused(options: dict[str, object]) ->
 
 
 def test_storage_options_are_secret() -> None:
-    """The store gets them. The state of the log and texts do not have them."""
+    """The store gets the options. The state of the log and the texts do not have them."""
     configuration = configured(
         "s3://b/ck", wal__storageOptions=KEYS, checkpoint__storageOptions=KEYS
     )

@@ -76,7 +76,7 @@ def test_removed_option_of_several_targets_needs_no_prefix(rows: dict[str, str])
 
 
 def test_command_refuses_a_removed_option(tmp_path: Path, rows: dict[str, str]) -> None:
-    """The command refuses it before it looks for the query."""
+    """The command refuses the option before it searches the query."""
     with pytest.raises(OptionError) as caught:
         find_query(str(tmp_path), options={"cassandra.gone": "x"})
     assert caught.value.remedy == rows["cassandra.gone"]

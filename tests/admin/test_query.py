@@ -48,7 +48,7 @@ def refused(
 
 
 def test_options_that_direct_a_connection_are_marked_connects() -> None:
-    """A new option `cassandra.ssl.*` without the mark would send a secret to a place in the log."""
+    """A new option `cassandra.ssl.*` without the mark would send a secret to a host that the log names."""
     connecting = marked(CassandraOptions, "connects")
     assert {
         field.name for field in fields(CassandraOptions) if field.field in connecting

@@ -63,7 +63,7 @@ def test_check_raises_the_errors_of_a_start(cassandra: Node, keyspace: str, tmp_
     assert not (tmp_path / "checkpoint").exists()
 
 
-def test_command_checks_options_without_a_server(tmp_path: Path) -> None:
+def test_check_command_needs_no_server_for_options(tmp_path: Path) -> None:
     options = {"cassandra.contactPoints": "127.0.0.1", "keyspace": "shop", "table": "orders"}
     pairs = [part for name, value in options.items() for part in ("--option", f"{name}={value}")]
     fits = run(tmp_path, "check", "checkpoint", *pairs)
@@ -153,7 +153,7 @@ def test_check_function_refuses_wrong_options_before_it_connects(
     [VariantType(), ArrayType(VariantType()), YearMonthIntervalType()],
     ids=DataType.simpleString,
 )
-def test_type_that_python_reads_differently_is_refused(spark_type: DataType) -> None:
+def test_check_refuses_a_type_that_python_reads_differently(spark_type: DataType) -> None:
     """Python reads a variant as a struct of bytes, and the interval as a number."""
     with pytest.raises(errors.SchemaMismatch, match=f"v is .*{spark_type.simpleString()}"):
         arrow_schema(StructType([StructField("k", LongType()), StructField("v", spark_type)]))

@@ -46,7 +46,7 @@ def test_sound_log_has_no_findings_and_changes_nothing(job: Job) -> None:
     assert job.log_backend.list() == earlier
 
 
-def test_every_damaged_object_is_found(job: Job) -> None:
+def test_deep_status_finds_every_damaged_object(job: Job) -> None:
     """Findings are in the order of the epochs. A damaged manifest hides the epochs before it."""
     for epoch in (2, 4):
         damage(job, job.log_backend.list(paths.segment_folder(epoch))[0])
@@ -88,13 +88,13 @@ def test_log_findings_are_listed_while_target_is_unavailable(job: Job) -> None:
     assert findings(job, "--offline") == [("CorruptLog", 3)]
 
 
-def test_ledger_row_of_another_log_is_found(job: Job) -> None:
+def test_ledger_row_of_another_log_is_a_finding(job: Job) -> None:
     job.execute("UPDATE wal_sink_ledger SET log_id = 'other'")
     assert findings(job) == [("WrongOwner", None)]
     assert job.refused("flush") == (5, "WrongOwner")
 
 
-def test_ledger_row_of_another_history_is_found(job: Job) -> None:
+def test_ledger_row_of_another_history_is_a_finding(job: Job) -> None:
     job.execute("UPDATE wal_sink_ledger SET digest = 'other'")
     assert findings(job) == [("Diverged", None)]
     assert job.refused("flush") == (7, "Diverged")

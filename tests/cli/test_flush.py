@@ -80,7 +80,7 @@ def test_flushed_epochs_are_deleted_after_their_retention(job: Job) -> None:
     assert job.rows() == rows_of(0, 1, 2, 3, 4, 5)
 
 
-def test_dry_run_counts_what_is_pending(world: World, tmp_path: Path) -> None:
+def test_dry_run_counts_pending_epochs_and_rows(world: World, tmp_path: Path) -> None:
     world.run().batch([("a", 1)])
     document = run(tmp_path, "flush", "checkpoint", "--dry-run", "--json").document
     counts = [document[name] for name in ("flushed", "trimmed", "epochs", "rows")]
@@ -168,7 +168,7 @@ def test_flush_keeps_the_report_of_another_flusher(job: Job) -> None:
     assert read_report(job.log_backend, "sqlite") != silent
 
 
-def test_rows_go_to_the_table_of_the_options(job: Job) -> None:
+def test_rows_go_only_to_a_confirmed_table(job: Job) -> None:
     """The plan in the log names another table.
 
     Its rows are written only after the operator confirms the table.

@@ -133,7 +133,7 @@ def test_command_without_a_secret_connects_to_an_unconfirmed_host(
     assert (done.code, was_called(attacker)) == (4, True), done.out
 
 
-def test_reading_command_accepts_a_forged_log(
+def test_commands_that_only_read_accept_a_forged_log(
     forged: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(ENVIRONMENT["password"], PASSWORD)

@@ -36,7 +36,7 @@ def busy(world: World) -> World:
     return world
 
 
-def test_epochs_have_their_states_and_counts(busy: World, tmp_path: Path) -> None:
+def test_show_lists_states_and_counts_of_epochs(busy: World, tmp_path: Path) -> None:
     assert sorted(listed(tmp_path)) == [
         (0, "flushed", 1),
         (1, "pending", 1),
@@ -53,7 +53,7 @@ def test_epochs_have_their_states_and_counts(busy: World, tmp_path: Path) -> Non
     assert "Left out: 2 newer epochs" in run(tmp_path, "show", "checkpoint", "--most", "2").out
 
 
-def test_trimmed_epochs_are_not_listed(busy: World, tmp_path: Path) -> None:
+def test_show_does_not_list_trimmed_epochs(busy: World, tmp_path: Path) -> None:
     busy.retention = Retention(us=0, bytes=0)
     busy.flush()
     assert listed(tmp_path) == [(3, "not checkpointed", 1)]
@@ -77,7 +77,7 @@ def test_show_lists_epochs_after_a_damaged_or_missing_manifest(busy: World, tmp_
     assert (gone.code, gone.document["error"]) == (6, "MissingManifest")
 
 
-def test_epoch_is_shown_with_rows_and_offsets(busy: World, tmp_path: Path) -> None:
+def test_show_prints_rows_and_offsets_of_an_epoch(busy: World, tmp_path: Path) -> None:
     document = run(tmp_path, "show", "checkpoint", 2, "--json").document
     (attempt,) = document["epochs"]
     assert (attempt["epoch"], attempt["state"], attempt["rows"]) == (2, "pending", 3)

@@ -93,7 +93,7 @@ def test_version_is_printed() -> None:
         ("flush --follow --under . --wal x", "--wal does not go with --under"),
     ],
 )
-def test_wrong_argument_is_named_or_corrected(typed: str, text: str) -> None:
+def test_error_of_a_wrong_argument_helps_to_correct_it(typed: str, text: str) -> None:
     done = CliRunner().invoke(app, typed.split(), env={"COLUMNS": "200"})
     assert done.exit_code == 2
     assert text in done.output

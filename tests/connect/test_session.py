@@ -145,7 +145,7 @@ def test_close_raises_if_a_followed_query_is_unflushed(
 
 
 def test_two_clients_of_one_checkpoint_write_rows_once(remote: Any, other: Any, shop: Shop) -> None:
-    """The second run ends the first run, since both are in one server. Each row is written once."""
+    """The second run ends the first run, since both are in one server."""
     with wal_sink.register(remote) as sink, wal_sink.register(other) as handle:
         sink.follow(shop.checkpoint, options={"target": KIND})
         first = writer(remote, shop.source, shop.options).start()

@@ -138,7 +138,9 @@ def add(counted: Counted, what: str, shop: Path) -> None:
     counted(Row(what, pyspark.__version__, "none", FILES * ROWS_PER_FILE, rows_of(shop)))
 
 
-def test_complete_environment_needs_no_shipping(shop: Path, built: Path, counted: Counted) -> None:
+def test_recipe_for_one_machine_works_without_shipping(
+    shop: Path, built: Path, counted: Counted
+) -> None:
     make_environment(shop / "environment", built)
     done = run(recipe("one machine"), shop)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -153,7 +153,7 @@ def test_protocol_has_twelve_rules_with_anchors() -> None:
 
 
 @pytest.mark.parametrize("name", RULES)
-def test_rule_of_the_table_is_named_by_its_module(name: str) -> None:
+def test_module_of_each_rule_names_the_rule(name: str) -> None:
     modules = quoted(RULES[name][1])
     assert modules
     for module in modules:
@@ -208,7 +208,7 @@ def test_package_map_names_only_existing_modules() -> None:
         assert module.is_dir() or module.with_suffix(".py").exists(), path
 
 
-def test_readme_is_short() -> None:
+def test_readme_stays_within_its_line_limit() -> None:
     """Each target may add a line."""
     assert len(text(Path("README.md")).splitlines()) <= 122 + len(OWN)
 
@@ -236,7 +236,7 @@ def test_pages_stay_within_their_word_limit(folder: str, most: int) -> None:
     assert len(words) <= most
 
 
-def test_readme_and_quickstart_have_one_program() -> None:
+def test_readme_and_quickstart_have_the_same_program() -> None:
     """tests/test_wheel.py runs this program."""
     program = EXAMPLE.read_text(encoding="utf-8")
     assert quick_start(README) == quick_start(PAGE) == program

@@ -125,7 +125,7 @@ def quiet(store: LogStore, for_s: float) -> bool:
     return read_report(store, TARGET) == report
 
 
-def test_flusher_in_a_long_request_reports(store: LogStore) -> None:
+def test_flusher_reports_during_a_long_request(store: LogStore) -> None:
     own = Reporter(store, TARGET, Clock())
     with own.beating():
         assert quiet(store, 0.3), "it has reported nothing yet"
@@ -148,7 +148,7 @@ def test_flusher_in_a_long_request_reports(store: LogStore) -> None:
     assert quiet(store, 0.3)
 
 
-def test_flusher_that_hangs_goes_silent(store: LogStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hanging_flusher_stops_reporting(store: LogStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reporter, "HUNG_S", 0.5)
     own = Reporter(store, TARGET, Clock())
     with own.beating():

@@ -63,7 +63,7 @@ def test_every_row_goes_to_one_task(ranges: list[SegmentRange], above: int, slot
 
 @given(SEGMENTS, st.integers(3, 20))
 def test_tasks_get_equal_shares_of_a_window(ranges: list[SegmentRange], slots: int) -> None:
-    """By bytes, up to a row at either end."""
+    """The shares have equal bytes, up to one row at either end."""
     shares = share_out(ranges, above_bytes=0, slots=slots)
     whole = sum(rows.segment.bytes for rows in ranges)
     tasks = min(slots - 1, MOST_READERS * len(ranges))
@@ -91,7 +91,7 @@ def test_flush_job_needs_two_slots_and_leaves_one(slots: int) -> None:
     [(MIB, MIB, False), (MIB + 1, MIB, True), (500, 0, True), (0, 0, False), (MIB, -1, False)],
 )
 def test_window_above_the_threshold_is_large(size: int, above: int, large: bool) -> None:
-    """A threshold of 0 means any window with rows, and -1 none."""
+    """With a threshold of 0 each window with rows is large. With -1 no window is large."""
     assert is_large(size, above) is large
     assert bool(share_out(window((100, size)), above_bytes=above, slots=9)) is large
 

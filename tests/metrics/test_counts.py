@@ -149,7 +149,7 @@ class Gone(Faults):
         raise OSError(name)
 
 
-def test_pending_epochs_stay_while_the_log_cannot_be_read(world: World) -> None:
+def test_pending_count_stays_while_log_cannot_be_read(world: World) -> None:
     """Otherwise an alert would end while the disk is gone."""
     checkpoint_epochs(world)
     assert reader(world, Gone()).read() is None
@@ -198,7 +198,7 @@ def test_hanging_store_blocks_only_one_scrape(world: World) -> None:
 # --- queries that have ended ----------------------------------------------------------------------
 
 
-def test_series_stay_while_anything_is_pending(world: World) -> None:
+def test_series_stay_while_epochs_are_pending(world: World) -> None:
     """The series of a drained query stay for `KEEP_S`."""
     now_s = [time.time()]
     watched = Watched(world, metrics=Metrics(lambda: now_s[0]))

@@ -62,7 +62,7 @@ def test_port_that_is_taken_is_refused() -> None:
     Exposition(port).close()
 
 
-def test_metrics_answer_this_host_by_default() -> None:
+def test_metrics_port_answers_only_this_host_by_default() -> None:
     """With 0.0.0.0 the port is open on every address of the host; else on the given address."""
     for host, listens in (
         ((), "127.0.0.1"),

@@ -67,7 +67,7 @@ def an_error(kind: str, *, transient: bool = False) -> ErrorReport:
 # --- status ---------------------------------------------------------------------------------------
 
 
-def test_status_of_a_wrong_checkpoint_is_an_error(world: World) -> None:
+def test_status_of_a_wrong_checkpoint_raises(world: World) -> None:
     with pytest.raises(CheckpointNotVisible):
         status(world)
 
@@ -136,7 +136,7 @@ def test_pending_rows_are_those_of_the_newest_attempt(world: World) -> None:
     assert not current.safe_to_delete
 
 
-def test_status_of_a_flushed_query_is_safe_to_delete(world: World) -> None:
+def test_log_of_a_flushed_query_is_safe_to_delete(world: World) -> None:
     run = world.run().flushed_batches([("a", 1)], [("b", 2)])
     marked_us = world.state.targets[0].mark.at_us
     current = status(world)
@@ -183,7 +183,7 @@ def test_epoch_with_a_missing_manifest_is_pending(world: World) -> None:
 
 
 def test_status_says_how_long_the_flush_lags(world: World) -> None:
-    """By the time at which the oldest pending epoch was published; 0 if the clock was ahead."""
+    """The lag is the age of the oldest pending epoch, or 0 if the clock of its publisher was ahead."""
     run = world.run()
     world.clock.us = time.time_ns() // 1_000 - 90_000_000
     run.batch([("a", 1)])
@@ -316,7 +316,7 @@ def test_wait_past_its_timeout_raises(world: World, timeout: float) -> None:
 def test_await_flushed_without_a_flusher_raises(
     world: World, monkeypatch: pytest.MonkeyPatch, age_s: float | None
 ) -> None:
-    """It waits for a moment first, since a flusher may be about to start."""
+    """`await_flushed` waits for a moment first, since a flusher may be about to start."""
     monkeypatch.setattr("wal_sink.progress.wait._PATIENCE_S", 0.1)
     world.run().batch([("a", 1)])
     if age_s is not None:
@@ -381,7 +381,7 @@ def flushed_by(world: World, has_tried: Callable[[str], bool]) -> int:
 
 
 @pytest.mark.parametrize("timeout", [None, 0.0, SECONDS])
-def test_error_that_stopped_the_flush_is_raised(world: World, timeout: float | None) -> None:
+def test_wait_raises_the_error_that_stopped_the_flush(world: World, timeout: float | None) -> None:
     world.run().batch([("a", 1)])
     report(world, an_error("MissingManifest"))
     with pytest.raises(errors.MissingManifest) as caught:
@@ -391,7 +391,7 @@ def test_error_that_stopped_the_flush_is_raised(world: World, timeout: float | N
 
 
 @pytest.mark.parametrize("kind", ["KeyError", "WalSinkError", "annotations", "__name__", ""])
-def test_error_of_an_unknown_class_is_raised_as_base(world: World, kind: str) -> None:
+def test_wait_raises_unknown_error_class_as_its_base(world: World, kind: str) -> None:
     """Such an error is a bug of the flusher, or was reported by a later version."""
     world.run().batch([("a", 1)])
     report(world, an_error(kind))
@@ -400,7 +400,7 @@ def test_error_of_an_unknown_class_is_raised_as_base(world: World, kind: str) ->
     assert type(caught.value) is WalSinkError
 
 
-def test_transient_error_is_not_raised(world: World) -> None:
+def test_wait_does_not_raise_a_transient_error(world: World) -> None:
     world.run().batch([("a", 1)])
     report(world, an_error("TargetUnavailable", transient=True))
     assert waited_for(world, world.flush) == (0, 1)
@@ -412,8 +412,8 @@ def test_wait_ignores_an_error_of_a_later_epoch(world: World) -> None:
     assert wait(world).epoch == 0
 
 
-def test_error_without_epoch_is_raised_until_a_flush(world: World) -> None:
-    """Such as the error of a target that was restored from an older backup."""
+def test_wait_raises_error_without_epoch_until_a_flush(world: World) -> None:
+    """For example, the error of a target that was restored from an older backup has no epoch."""
     world.run().flushed_batches([("a", 1)])
     error = msgspec.structs.replace(an_error("LedgerBehindLog"), epoch=None, at_us=world.clock())
     report(world, error)
@@ -424,7 +424,7 @@ def test_error_without_epoch_is_raised_until_a_flush(world: World) -> None:
     assert wait(world).epoch == 1
 
 
-def test_error_that_comes_while_waiting_is_raised(world: World) -> None:
+def test_wait_raises_an_error_that_comes_meanwhile(world: World) -> None:
     world.run().batch([("a", 1)])
     with waiting(world, None) as future:
         report(world, an_error("Diverged"))

@@ -141,7 +141,7 @@ def test_damaged_object_stops_the_flush_and_is_named(world: World, name: str) ->
 @pytest.mark.parametrize(
     "name", [name for name, damage in DAMAGES.items() if damage.remedy.startswith("give-up")]
 )
-def test_epoch_given_up_lets_the_flush_continue(world: World, name: str) -> None:
+def test_flush_continues_after_a_damaged_epoch_is_given_up(world: World, name: str) -> None:
     """The files of the epoch stay, and all other epochs are flushed."""
     fill(world)
     DAMAGES[name].do(world)
@@ -173,7 +173,7 @@ def test_epochs_before_a_damaged_one_are_flushed(world: World) -> None:
 
 
 @pytest.mark.parametrize("damage", [delete_manifest, tear_manifest])
-def test_missing_manifest_in_the_chain_names_set_mark(
+def test_error_of_manifest_missing_in_chain_names_set_mark(
     world: World, damage: Callable[[World], str]
 ) -> None:
     """Each manifest names the one before, so the epochs before the hole cannot be given up one by one."""

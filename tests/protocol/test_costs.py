@@ -96,7 +96,7 @@ def test_epoch_costs_at_most_seventeen_requests(name: str, *, inline: bool) -> N
 
 
 def test_trimmed_epoch_costs_two_listings_and_its_objects() -> None:
-    """Without retention this is each epoch; with retention an epoch in a sixteenth of the time."""
+    """Without retention each epoch is trimmed by itself. With retention a trim deletes several epochs."""
     world = World(*in_memory())
     trims = epoch_costs(world, 5)["flush"][-4:]
     assert trims == [

@@ -103,7 +103,7 @@ def test_list_elements_are_not_doubled_at_any_fault(role: str, when: When) -> No
 
 
 def test_lists_sent_again_get_timestamps_of_their_own(lists: ListWorld) -> None:
-    """They are later than those of the sending before, and earlier than those of the next epoch."""
+    """The timestamps are later than in the sending before, and earlier than in the next epoch."""
     run = lists.run().batches([("a", 1), ("b", 2)])
     interrupted(lists)
     assert lists.row.sending == 1
@@ -197,7 +197,7 @@ def test_lists_of_a_restored_target_are_sent_again(lists: ListWorld) -> None:
 
 
 def test_lists_with_quarantine_are_refused() -> None:
-    """Refused rows are identified by their timestamps, and each sending has others."""
+    """Refused rows are identified by their timestamps, and each sending has other timestamps."""
     plan = ListWorld().run().plan
     refuse_quarantine([plan], "fail")
     with pytest.raises(OptionError, match="lists that are not frozen"):

@@ -47,7 +47,7 @@ def flushed_world(epochs: int) -> tuple[World, list[TargetBackup]]:
 def test_target_that_went_back_gets_later_epochs_again(
     to: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """With the same rows and timestamps, and a warning that names the epochs."""
+    """The rows and their timestamps are the same. A warning names the epochs."""
     world, backups = flushed_world(EPOCHS)
     table = dict(world.store_target.table)
     backups[to].restore()
@@ -242,7 +242,7 @@ def test_checkpoint_set_back_to_other_data_diverges(world: World, back: int) -> 
     assert world.flushed() == {"a": 0, "b": 1, "c": 2}
 
 
-def test_checkpoint_set_back_flushes_nothing_and_says_so(world: World) -> None:
+def test_status_shows_that_a_checkpoint_was_set_back(world: World) -> None:
     world.run().flushed_batches([("a", 0)], [("b", 1)])
     edit(world.checkpoint, "commits/1", None)
     world.flush()
@@ -321,7 +321,7 @@ def adopt(world: World, log_id: str) -> None:
 
 
 @pytest.mark.rule("identity")
-def test_log_that_adopts_owns_the_target_alone(world: World) -> None:
+def test_log_that_adopts_a_target_fences_the_former_log(world: World) -> None:
     """The former log is fenced."""
     run = world.run().flushed_batches([("a", 1)])
     run.batch([("b", 2)])

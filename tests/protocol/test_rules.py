@@ -207,7 +207,7 @@ def test_published_epoch_waits_for_its_commit(world: World) -> None:
 
 @pytest.mark.rule("settle")
 @pytest.mark.parametrize("torn", [b"v1", b"v1\n", b"\n", b"v1\n{", b"junk"])
-def test_torn_commit_file_completes_nothing(world: World, torn: bytes) -> None:
+def test_torn_commit_file_completes_no_epoch(world: World, torn: bytes) -> None:
     """Spark runs this epoch again."""
     run = world.run().batches([("a", 1)])
     run.publish([("b", 2)])
@@ -319,7 +319,7 @@ def test_finish_without_effect_is_tried_again(world: World) -> None:
 
 
 @pytest.mark.rule("stop")
-def test_failed_epoch_is_not_skipped_by_a_later_one(world: World) -> None:
+def test_later_epoch_is_not_flushed_before_a_failed_one(world: World) -> None:
     """Flink's write-ahead sink skips such an epoch."""
     run = world.run().batches([("a", 0), ("bad", 1)])
     world.store_target.refuses = lambda row: "no" if row["k"] == "bad" else ""

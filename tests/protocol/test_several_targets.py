@@ -58,8 +58,8 @@ def test_epoch_that_one_target_lacks_is_not_trimmed(several: SeveralWorld) -> No
     raw.complete(several, 4, "")
 
 
-def test_full_log_counts_what_the_slowest_target_lacks(several: SeveralWorld) -> None:
-    """After a dead target was given up, nothing waits for it."""
+def test_budget_counts_epochs_that_the_slowest_target_lacks(several: SeveralWorld) -> None:
+    """Epochs that only a given up target lacks do not count."""
     Driver(several.run()).batch([("a", 1)])
     flush(several.flusher(name=CELLS))
     with pytest.raises(LogFull, match="not flushed to added"):
@@ -93,7 +93,7 @@ def test_targets_named_in_another_order_keep_their_epochs(
 
 
 @pytest.mark.parametrize("names", [(CELLS,), (ADDED,), ("lake",), (CELLS, ADDED, "lake")], ids=str)
-def test_other_targets_with_pending_epochs_are_refused(
+def test_other_targets_are_refused_while_epochs_are_pending(
     several: SeveralWorld, names: tuple[str, ...]
 ) -> None:
     """The error names the former targets."""

@@ -42,7 +42,7 @@ def test_appended_rows_are_in_the_table_once_despite_faults(
 
 @pytest.mark.rule("ledger")
 @pytest.mark.parametrize("kind", [AddingTarget, StagingTarget])
-def test_lost_answer_of_a_commit_is_read_back(kind: type[AddingTarget]) -> None:
+def test_rows_are_not_sent_again_after_lost_commit_answer(kind: type[AddingTarget]) -> None:
     world = AddingWorld(kind)
     world.run().batch([("a", 1)])
     faults = Faults(0, "after", ConnectionError, "finish ")
@@ -171,10 +171,10 @@ def test_commit_that_arrives_late_adds_rows_once(
 
 
 @pytest.mark.rule("ledger")
-def test_rows_of_a_conflict_are_discarded_and_others_stay(
+def test_overtaken_flusher_discards_only_its_own_staged_rows(
     staging: AddingWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Given another flusher that finishes while this one stages rows."""
+    """Another flusher finishes the window while this flusher stages the same rows."""
     flusher = staging.flusher()
     write = by_tasks(staging)
 

@@ -68,7 +68,9 @@ def test_run_with_all_targets_given_up_does_not_open() -> None:
     "wrong",
     [{"first_us": 0}, {"last_us": 0}, {"sums": Sums()}, {"predecessor": Predecessor(digest="x")}],
 )
-def test_publish_refuses_a_manifest_that_does_not_continue(wrong: dict[str, object]) -> None:
+def test_publish_refuses_manifest_that_does_not_continue_the_chain(
+    wrong: dict[str, object],
+) -> None:
     state = opened()
     state = published(state, manifest(state, 0))
     state = transitions.settle(state, 0, ME) or state

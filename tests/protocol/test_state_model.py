@@ -58,7 +58,7 @@ def test_every_switch_of_the_model_is_tried_alone() -> None:
 
 
 def test_model_counts_no_void_state() -> None:
-    """Given three processes, two of which pause while old states are deleted and names are used again."""
+    """Two of three processes pause while old states are deleted and their names are used again."""
     states, broken = explore_numbers(Numbers())
     covered("state model, numbers of states", f"{states:,} states")
     assert broken == ""

@@ -46,7 +46,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.cassandra]
 
 
 def test_register_twice_returns_the_same_handle(spark: SparkSession, sibling: SparkSession) -> None:
-    """Other arguments raise an error. After the handle is closed, a call returns a new one."""
+    """Other arguments raise an error. After the handle is closed, a call returns a new handle."""
     with wal_sink.register(spark) as sink:
         assert wal_sink.register(spark) is sink
         with pytest.raises(OptionError, match="drain_timeout=60"):
@@ -282,7 +282,7 @@ class Hanging(Faults):
         yield
 
 
-def test_close_waits_for_all_hanging_flushes_together(
+def test_close_waits_once_for_all_hanging_flushes(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Twenty flushes that hang take as long as one."""

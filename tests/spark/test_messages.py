@@ -138,7 +138,9 @@ def test_settings_that_kill_idle_workers_log_a_warning(
         assert warning.endswith(f"Set {prefix}.killOnIdleTimeout to false")
 
 
-def test_target_that_fails_to_describe_itself_starts(caplog: pytest.LogCaptureFixture) -> None:
+def test_query_starts_if_its_target_fails_to_describe_itself(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     class Silent(MemoryTarget):
         @property
         def description(self) -> dict[str, str]:

@@ -54,7 +54,9 @@ def test_plain_micro_batches_are_not_refused(execution: str, trigger: str) -> No
         (f"{PACKAGE}.runtime.NewExecution", "ProcessingTimeTrigger", r"\(NewExecution\)"),
     ],
 )
-def test_every_other_mode_is_refused(execution: str, trigger: str, named: str) -> None:
+def test_mode_other_than_plain_micro_batches_is_refused(
+    execution: str, trigger: str, named: str
+) -> None:
     """A mode of a later Spark is refused, too. The error has the name of the mode, and a remedy."""
     with pytest.raises(OptionError, match=rf"Query q .*{named}(.|\n)*trigger\(availableNow=True\)"):
         refuse_mode("q", execution, trigger)

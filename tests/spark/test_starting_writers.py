@@ -30,6 +30,6 @@ for _ in range(3_000):
 """
 
 
-def test_frames_are_read_while_threads_begin_and_end() -> None:
+def test_reading_frames_of_busy_threads_does_not_deadlock() -> None:
     """If the garbage collector ran during the read, CPython 3.11 would deadlock within a second."""
     subprocess.run([sys.executable, "-c", BUSY], check=True, timeout=60)

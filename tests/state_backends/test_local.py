@@ -105,10 +105,10 @@ def test_delete_syncs_the_folders_that_stay(
     assert os.listdir(root) == []  # noqa: PTH208
 
 
-def test_failed_sync_is_not_an_acknowledgement(
+def test_write_whose_sync_fails_raises(
     backend: LocalBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If a sync fails, the call raises; if the sync of the file fails, there is no object."""
+    """No object exists if the sync of the file fails. One may exist if the sync of a folder fails."""
 
     def fail(_: int) -> None:
         raise OSError(errno.EIO, "disk")

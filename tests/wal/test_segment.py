@@ -116,7 +116,7 @@ def test_slice_is_written_without_its_whole_batch() -> None:
     assert ref.bytes < 2_000
 
 
-def test_reference_has_size_and_digest_of_the_file(backend: StateBackend) -> None:
+def test_segment_reference_has_size_and_digest_of_file(backend: StateBackend) -> None:
     ref = write(backend, numbers(0, 10), numbers(10, 5))
     data = backend.read(PATH)
     assert (ref.path, ref.rows) == (PATH, 15)
@@ -217,7 +217,7 @@ def as_is(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 @pytest.mark.parametrize("batches", [0, 1, 3])
-def test_no_rows_leave_no_segment(backend: StateBackend, batches: int) -> None:
+def test_task_without_rows_leaves_no_segment(backend: StateBackend, batches: int) -> None:
     """The report still names query, run and epoch (rule `segments`)."""
     appended = append(
         [numbers(0, 0)] * batches, task=TASK, store=backend, check=as_is, compression="lz4"
@@ -261,7 +261,7 @@ def test_segment_keeps_the_rows_as_cast_by_check(backend: StateBackend) -> None:
 
 
 @pytest.mark.parametrize("good", [0, 1, 2])
-def test_refused_row_leaves_no_segment(backend: StateBackend, good: int) -> None:
+def test_task_with_a_refused_row_leaves_no_segment(backend: StateBackend, good: int) -> None:
     def check(batch: pa.RecordBatch) -> pa.RecordBatch:
         if batch.column("v")[0].as_py() >= good:
             raise InvalidRow("Column k is null", "Filter such rows out.")
@@ -280,7 +280,7 @@ def test_refused_row_leaves_no_segment(backend: StateBackend, good: int) -> None
 
 
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt, GeneratorExit])
-def test_source_that_fails_leaves_no_segment(
+def test_task_whose_source_fails_leaves_no_segment(
     backend: StateBackend, error: type[BaseException]
 ) -> None:
     """Spark may fail or cancel a task between two batches."""
@@ -296,7 +296,7 @@ def test_source_that_fails_leaves_no_segment(
 
 
 @pytest.mark.parametrize("most", [0, 1, 600, 1_000_000])
-def test_small_segment_is_inlined_large_one_a_file(backend: StateBackend, most: int) -> None:
+def test_small_segment_is_inlined_and_large_is_a_file(backend: StateBackend, most: int) -> None:
     batches = [numbers(0, 50), numbers(50, 500)]
     appended = append(
         batches, task=TASK, store=backend, check=as_is, compression="none", inline_bytes=most
