@@ -14,23 +14,21 @@ from __future__ import annotations
 import atexit
 import contextlib
 import socket
-import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 from wal_sink.errors import TargetRefused, WalSinkError
 from wal_sink.flush.connection import TargetConnection, target_errors
+from wal_sink.flush.rate_limit import RateLimit
 from wal_sink.flush.reporter import Reporter
 from wal_sink.flush.window import SegmentRange, Window
 from wal_sink.targets.base import (
     IdempotentSession,
     RefusedRow,
-    RowSlice,
     RowsRefused,
     Session,
     StagedSession,
-    part_of,
 )
 from wal_sink.targets.registry import reduced
 from wal_sink.telemetry import line_logger, log_epoch, logging_query
@@ -232,60 +230,3 @@ def _restored(state: dict[str, Any]) -> FlushTask:
     task = object.__new__(FlushTask)
     vars(task).update(state)
     return task
-
-
-_PART_S = 0.25
-"""Seconds of the longest pause, unless a single row takes longer. Between pauses a flush can be
-interrupted."""
-
-
-def rate_per_task(rows_per_second: int | None, tasks: int) -> int | None:
-    """Return the rate of each of several tasks that write at the same time.
-
-    Each task gets at least one row a second. So if there are more tasks than rows a second, the sum is above
-    the limit.
-    """
-    return None if rows_per_second is None else max(rows_per_second // tasks, 1)
-
-
-class RateLimit:
-    """Lets rows through at a rate. One flusher uses it for all windows.
-
-    This is the generic cell rate algorithm (ITU-T I.371) without tolerance: after n rows the next rows are
-    due n / rate seconds later, and unused time is lost. So no burst follows a pause.
-
-    :param rows_per_second: None for no limit.
-    :param clock: returns seconds of a clock that is never set back.
-    :param sleep: waits for a number of seconds.
-    """
-
-    def __init__(
-        self,
-        rows_per_second: int | None,
-        clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] = time.sleep,
-    ) -> None:
-        self._rate = rows_per_second
-        self._clock = clock
-        self._sleep = sleep
-        self._due = float("-inf")
-
-    def paced(self, rows: RowSlice) -> Iterator[RowSlice]:
-        """Yield the same rows in parts, each when it is due."""
-        if not rows.batch.num_rows:
-            return
-        if self._rate is None:
-            yield rows
-            return
-        most = max(int(self._rate * _PART_S), 1)
-        for begin in range(0, rows.batch.num_rows, most):
-            part = part_of(rows, begin, begin + most)
-            self._wait(part.batch.num_rows / self._rate)
-            yield rows if rows.batch.num_rows <= most else part
-
-    def _wait(self, seconds: float) -> None:
-        """Wait until a part is due. The following part is due `seconds` later."""
-        wait_s = self._due - self._clock()
-        if wait_s > 0:
-            self._sleep(wait_s)
-        self._due = max(self._due, self._clock()) + seconds

@@ -17,6 +17,7 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from wal_sink.flush.connection import TargetConnection
+from wal_sink.flush.rate_limit import rate_per_task
 from wal_sink.flush.reporter import Reporter
 from wal_sink.flush.window import SegmentRange, Window, share_out
 from wal_sink.flush.write import (
@@ -24,7 +25,6 @@ from wal_sink.flush.write import (
     FlushTask,
     WriteInThread,
     most_severe,
-    rate_per_task,
 )
 from wal_sink.spark.internals import spark_session
 from wal_sink.targets.base import RowSlice, RowsRefused
