@@ -100,10 +100,13 @@ class _Blocks:
         return int(self._file.write(data))
 
     def close(self) -> None:
-        """Do nothing: `commit` sends the last block."""
+        """Do nothing, since `commit` sends the last block."""
 
     def commit(self) -> None:
-        """Commit the blocks; raise the same error again in a second call, in which adlfs would do nothing."""
+        """Commit the blocks. After an error, a second call raises the same error.
+
+        In a second call adlfs would do nothing.
+        """
         if self._failed is not None:
             raise self._failed
         try:

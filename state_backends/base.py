@@ -61,7 +61,8 @@ def check_data(path: str, data: bytes) -> bytes:
 def empty_object(path: str) -> ValueError:
     """Return the error for an empty object.
 
-    No object is empty: s3fs creates an empty object even if it exists, and a crash may leave an empty file.
+    No object may be empty, since s3fs creates an empty object over an existing one, and a crash may leave an
+    empty file.
     """
     return ValueError(f"object {path!r} would be empty; an object has at least one byte")
 
@@ -106,8 +107,8 @@ class StateBackend(ABC):
     backslash and no NUL. Every method raises `ValueError` for another path, before any I/O. A path names an
     object or a folder, never both. No object is empty.
 
-    After an `OSError` that a method does not name, the outcome is unknown: a creator reads the object, and
-    compares its content.
+    After an `OSError` that a method does not name, the outcome is unknown. A creator then has to read the
+    object and compare the content.
 
     Threads may share an instance. An instance pickles, also to other hosts, and equals each instance of its
     class with the same URL. The constructor does no I/O.
@@ -216,7 +217,7 @@ class StateBackend(ABC):
         """
 
     def sweep_unfinished(self, min_age_s: float) -> int:  # noqa: ARG002 - LocalBackend overrides it
-        """Delete unfinished objects of killed writers, and empty folders; return how many objects.
+        """Delete unfinished objects of killed writers, and empty folders; return the number of objects.
 
         A store that deletes them by itself returns 0. If a live writer's object is deleted, the writer
         fails when it finishes.

@@ -33,7 +33,7 @@ _NEW_FILE = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC
 _ATTEMPTS = 1000
 """The maximum number of times that a writer makes the folders of its file, since deleters may remove them."""
 _STAYS = {errno.ENOTEMPTY, errno.EEXIST, errno.EBUSY, errno.ENOTDIR, errno.EACCES, errno.EPERM}
-"""Errors of rmdir for a folder that is not empty, is a mount or a link, or has another owner."""
+"""Errors of rmdir for a folder that stays: it is not empty, is a mount or a link, or has another owner."""
 _NO_LINKS = {errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.EXDEV}
 _UNFINISHED = re.compile(r"\.[0-9a-f]{32}\.tmp")
 
@@ -197,9 +197,9 @@ class LocalBackend(StateBackend):
     def _sync_up(self, folder: Path, made: set[Path]) -> None:
         """Make the entries of `folder` and of its parents up to the root durable.
 
-        All these folders are synced, not only the folders in `made`: another writer may have made a folder
-        that is not synced yet. Above the root, only the folders in `made` and the parent of the highest are
-        synced.
+        All these folders are synced, not only the folders in `made`, since another writer may have made a
+        folder that is not synced yet. Above the root, only the folders in `made` and the parent of the
+        highest are synced.
         """
         for parent in (folder, *folder.parents):
             sync(parent)
@@ -268,7 +268,7 @@ def _open_new(file: Path) -> int:
 
 
 def _make(folder: Path, made: set[Path]) -> None:
-    """Make `folder` and add it to `made`; if its parent is missing, make a parent instead."""
+    """Make `folder`, or its highest missing parent, and add it to `made`. The caller tries again."""
     try:
         shared = _shared_bits(folder.parent)
         folder.mkdir(stat.S_IRWXU | shared)

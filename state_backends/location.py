@@ -78,7 +78,9 @@ def url_scheme(url: str) -> str:
 
 
 def child_url(url: str, *parts: str) -> str:
-    """Return the URL of a folder in the store at `url`: its object `x` is the object `<parts>/x` there.
+    """Return the URL of the folder `parts` in the store at `url`.
+
+    The object `x` of the new URL is the object `<parts>/x` of `url`.
 
     Nothing is encoded, and a relative `url` stays relative.
 

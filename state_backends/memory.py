@@ -21,7 +21,7 @@ _lock = Lock()
 
 
 class MemoryBackend(StateBackend):
-    """Objects that all instances with one name in this process share, until the process ends.
+    """Objects that all instances of the same name in this process share, until the process ends.
 
     Names can be nested: the store `a` has the objects of the store `a/b` below `b/`.
 
@@ -96,4 +96,4 @@ class MemoryBackend(StateBackend):
 
 class _Output(BytesIO):
     def close(self) -> None:
-        """Do nothing: a writer may close the file, and `open_output` reads the content afterwards."""
+        """Do nothing, since a writer may close the file before `open_output` reads the content."""

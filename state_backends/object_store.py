@@ -88,7 +88,8 @@ class Upload(io.RawIOBase):
     def send_rest(self) -> None:
         """Send the last part; the upload is then ready for `file.commit`.
 
-        :raises OSError: if a write failed and the writer ignored it, since the object would lack a part.
+        :raises OSError: if a write failed and the writer ignored the error, since the object would lack a
+            part.
         """
         if self._broken:
             raise OSError(
@@ -312,7 +313,7 @@ class ObjectStoreBackend(StateBackend):
 
     @abstractmethod
     def _find(self, below: str) -> dict[str, int]:
-        """Return the size of each object whose key begins with `below`, by key; perhaps of more objects."""
+        """Return the size of each object whose key begins with `below`, by key. More keys may be returned."""
 
     def _remove(self, keys: builtins.list[str]) -> None:
         """Delete objects; ignore those that do not exist."""
@@ -339,7 +340,7 @@ class ObjectStoreBackend(StateBackend):
     def _explain(self, error: Exception) -> Exception | None:
         """Translate an error of the file system; return None if it is not from the store or its client.
 
-        A `ConnectionError` or `TimeoutError` is retried; a `StateBackendError` is not.
+        The caller retries after a `ConnectionError` or `TimeoutError`, and not after a `StateBackendError`.
         """
 
     # --- common to all stores ------------------------------------------------------------------------
@@ -363,7 +364,7 @@ class ObjectStoreBackend(StateBackend):
     def _try_parts(self) -> None:
         """Check that the store refuses to complete an upload in parts over an existing object.
 
-        :raises StateBackendError: if the store completes the upload: some stores ignore the condition in this
+        :raises StateBackendError: if the store completes the upload. Some stores ignore the condition in this
             request.
         """
         path = f"probe/{uuid4().hex}"

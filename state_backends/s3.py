@@ -46,7 +46,7 @@ def _answered(answer: dict[str, Any], url: str) -> Exception:
 
 
 def refused_deletion(url: str, failed: Sequence[dict[str, Any]]) -> Exception:
-    """Return the error for objects that a bulk deletion did not delete; S3 answers 200 then, too."""
+    """Return the error for objects that a bulk deletion did not delete. S3 answers 200 even then."""
     code, key = failed[0].get("Code", ""), failed[0].get("Key", "")
     message = f"{len(failed)} objects of {url}, such as {key}, could not be deleted ({code})"
     if code in _LATER:

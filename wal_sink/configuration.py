@@ -75,9 +75,9 @@ class Configuration(NamedTuple):
         """Refuse a checkpoint in which two drivers could overwrite each other's files.
 
         :param file_manager: the class by which Spark writes checkpoints; None for Spark's own class.
-        :raises OptionError: the checkpoint is not in a folder, or Spark writes it by a class that is not
-            Spark's own; and the user has not promised that one driver runs at a time
-            (`checkpoint.oneDriver`).
+        :raises OptionError: two drivers could, and the user has not promised by `checkpoint.oneDriver` that
+            one driver runs at a time. Two drivers could if the checkpoint is not in a folder, or if a class
+            that is not Spark's own writes the checkpoint.
         """
         if not is_folder(self.location.checkpoint):
             where = self.location.checkpoint
@@ -162,7 +162,7 @@ def configure(raw: Mapping[str, str], folder: str | None = None) -> Configuratio
 def _refuse_other_target(raw: Mapping[str, str], kind: str) -> None:
     """Refuse an option of a target that the query does not write to.
 
-    :raises OptionError: names the option and its target.
+    :raises OptionError: there is such an option. The error names the option and its target.
     """
     known = [*names(SinkOptions), *names(target_type(kind).options_type)]
     prefixes = {name.partition(".")[0].lower() for name in known if "." in name}
@@ -261,7 +261,8 @@ def _refuse_unnamed(shared: Mapping[str, str], own: Mapping[str, Mapping[str, st
 
     :param shared: the options that do not begin with the name of a target.
     :param own: the options of each target, by its name.
-    :raises OptionError: has the option with the name of the target, or the nearest known option.
+    :raises OptionError: there is such an option. The error says to put a target's name before the option, to
+        write the nearest known option, or to leave the option out.
     """
     known = [name for name in names(SinkOptions) if name != "target"]
     accepted = {name.lower() for name in (*known, *SPARK_OPTIONS)}
@@ -320,8 +321,8 @@ def storage_options(
 ) -> tuple[dict[str, object] | None, dict[str, object] | None]:
     """Parse the storage options of log and checkpoint, for `locate`; None for an option that is not given.
 
-    :raises OptionError: an option is not a JSON object. The text does not show the option, since it may
-        contain keys.
+    :raises OptionError: an option is not a JSON object. The error does not show the option's value, since the
+        value may contain keys.
     """
     return (
         _store_options("wal.storageOptions", sink.storage_options),

@@ -309,7 +309,7 @@ class Named(NamedTuple):
 
 
 def named(written: str, declared: Iterable[str]) -> Named | None:
-    """Return the declared option with a name, whatever the name's case; None if there is none."""
+    """Return the declared option that `written` names, in upper or lower case; None if there is none."""
     lower = written.lower()
     for option in declared:
         first = option.lower().removesuffix(COLUMN)

@@ -71,7 +71,7 @@ class _FlushLogger(logging.LoggerAdapter[logging.Logger]):
 
 
 def line_logger(name: str) -> logging.LoggerAdapter[logging.Logger]:
-    """Return the logger of a module whose code runs in a flusher's thread."""
+    """Return a logger whose lines name query, target and epoch, for code of a flusher's thread."""
     return _FlushLogger(logging.getLogger(name))
 
 
@@ -121,7 +121,7 @@ class FlushMetrics:
         """
 
     def succeeded(self) -> None:
-        """Count a step that succeeded: no error stops the flush now."""
+        """Count a step that succeeded, so no error stops the flush now."""
 
 
 _METRICS: ContextVar[FlushMetrics | None] = ContextVar("wal_sink_metrics", default=None)

@@ -27,7 +27,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 def refuse_others(raw: Mapping[str, str], struct: type[Options]) -> None:
     """Refuse options that other clients of the database, or other targets, have, and this target lacks.
 
-    :raises OptionError: names all of them, with what to do about each.
+    :raises OptionError: there are such options. The error says for each of them what to do.
     """
     others = {name.lower(): instead for name, instead in struct.others.items()}
     instead = {key: others[key.lower()] for key in raw if key.lower() in others}
@@ -44,8 +44,8 @@ def refuse_others(raw: Mapping[str, str], struct: type[Options]) -> None:
 def refuse_unknown(raw: Mapping[str, str], known: Iterable[str]) -> None:
     """Refuse an option in `raw` that is neither known nor Spark's own.
 
-    :raises OptionError: names the option, and the nearest known one, or what to use instead of an option that
-        no longer exists.
+    :raises OptionError: there is such an option. The error names the nearest known option, or what replaces
+        an option that no longer exists.
     """
     explained = {name.lower(): name for name in known}
     by_lower = explained | {name.lower(): name for name in SPARK_OPTIONS}
@@ -149,7 +149,7 @@ def refuse_removed(options: Collection[str]) -> None:
     """Refuse an option that no longer exists.
 
     :param options: names that no present option has, as a user writes them.
-    :raises OptionError: says what to use instead.
+    :raises OptionError: there is such an option. The error says what to use instead.
     """
     for row, instead in OPTIONS.items():
         pattern = re.compile(re.escape(row).replace("<name>", "[^.]+") + r"(\..*)?", re.IGNORECASE)

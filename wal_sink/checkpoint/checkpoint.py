@@ -41,8 +41,8 @@ def local_folder(url: str) -> Path | None:
 def committed_us(url: str, epoch: int, published_us: int) -> int:
     """Return when `commits/<epoch>` was written, in microseconds since 1970.
 
-    Return `published_us`, which is about 0.1 s earlier, for a checkpoint in an object store, where each read
-    costs a request, and for a file that Spark has purged.
+    If the checkpoint is in an object store, where each read costs a request, or if Spark has purged the file,
+    return `published_us`, which is about 0.1 s earlier.
 
     :param url: URL of the checkpoint.
     :param published_us: when the manifest was published.
@@ -140,7 +140,7 @@ class Checkpoint:
         :raises CheckpointNotVisible: `metadata` is missing or cannot be read.
         """
         try:
-            return _one_name(json.loads(self._backend.read(self.METADATA))["id"])
+            return _safe_name(json.loads(self._backend.read(self.METADATA))["id"])
         except FileNotFoundError as error:
             # Spark writes metadata first. If there is a log, or offsets, metadata was deleted.
             if (log := self.log_url()) or _epochs(self._backend.list("offsets/")):
@@ -245,8 +245,8 @@ READ_S = 0.02
 core."""
 
 _SETTLED_S = 0.1
-"""If a folder changed more than this number of seconds ago, a newer change has another time of change. File
-systems store times in steps of up to 10 ms, and clocks of network mounts may differ by more."""
+"""Two changes of a folder that are more than this number of seconds apart have different times of change.
+File systems store times in steps of up to 10 ms, and clocks of network mounts may differ by more."""
 
 
 class CommitWatcher:
@@ -289,7 +289,7 @@ class CommitWatcher:
         return is_new
 
 
-def _one_name(query_id: object) -> str:
+def _safe_name(query_id: object) -> str:
     """Return the query id if it is safe as the name of a folder; otherwise raise ValueError."""
     if not re.fullmatch(r"[0-9A-Za-z_-]+", str(query_id)):
         raise ValueError(query_id)
@@ -297,7 +297,7 @@ def _one_name(query_id: object) -> str:
 
 
 def _epochs(listed: Iterable[str]) -> list[int]:
-    """Return the epochs of Spark's files. The names of Spark's temporary files are no numbers."""
+    """Return the epochs of Spark's files. The names of Spark's temporary files are not numbers."""
     names = (path.rpartition("/")[2] for path in listed)
     return [int(name) for name in names if name.isdecimal()]
 

@@ -90,7 +90,7 @@ def plan_of(store: LogStore, target: str, key: str, epoch: int) -> Plan:
 
 
 _FINISH_TRIES = 5
-"""How often `finish` is tried after lost answers, if all rows are in the target already."""
+"""How often `finish` is tried if answers are lost, and all rows are in the target already."""
 
 
 class TargetConnection:
@@ -110,7 +110,7 @@ class TargetConnection:
         self._row_is_known = False
         self._receipts: list[bytes] = []
         self.interrupted = False
-        """True to let no further slice be written. Set from another thread, or by a signal handler."""
+        """True if no further slice may be written. Set from another thread, or by a signal handler."""
         self._was_idle = False
         self.lost_while_idle = False
         """True if the first request of the pass failed on a connection of an earlier pass."""
@@ -178,7 +178,7 @@ class TargetConnection:
     def finish(self, expected: LedgerRow | None, new: LedgerRow) -> bool:
         """Make the rows of the window visible, and move the ledger row. Return True if the row is `new` now.
 
-        After False, the rows of the window are not finished. Another flusher may have been faster.
+        If False is returned, this call has not finished the window. Another flusher may have been faster.
 
         :raises RowsRefused: the server refuses rows, and no row counts.
         """

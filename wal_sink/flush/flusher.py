@@ -107,7 +107,7 @@ class Flusher:
         self._manifests = ManifestChain(pipeline.store)
         self._plans: dict[str, Plan] = {}
         self._refused: dict[int, tuple[int, ...]] | None = None
-        """Write timestamps of rows that the server refused, by epoch; None if they must be listed."""
+        """Write timestamps of rows that the server refused, by epoch; None if `refused/` must be listed."""
         self.mark = -1
         """The target's mark when it was last read or written."""
         self._unanswered: LedgerRow | None = None

@@ -1,7 +1,7 @@
-"""Runs a flusher in a daemon thread of its own. Each target of a query has such a thread, which events wake.
+"""Runs a flusher in a daemon thread of its own: one thread for each target of a query.
 
-After an error the pass is tried again (rule `stop`). A query that another process flushes has no loop here.
-`wal-sink flush` runs a loop until everything is flushed, or forever.
+Events wake the thread. After an error the pass is tried again (rule `stop`). A query that another process
+flushes has no loop here. `wal-sink flush` runs a loop until everything is flushed, or forever.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _RETRY_FIRST_S, _RETRY_MOST_S = 0.5, 10.0
 
 
 class FlushLoop(threading.Thread):
-    """Runs a flusher until it is told to end or to stop.
+    """Runs a flusher until `end` or `stop` is called.
 
     An error stops the flush: the loop tries the same pass again until it succeeds, and skips nothing (rule
     `stop`). The pauses between tries are random and grow up to 10 s (`docs/recover.md`). A pass that succeeds
@@ -71,11 +71,11 @@ class FlushLoop(threading.Thread):
         )
 
     def wake(self) -> None:
-        """Read `commits/` now: an epoch may be checkpointed."""
+        """Read `commits/` now, since an epoch may be checkpointed."""
         self._woken.set()
 
     def hurry(self) -> None:
-        """Try now, even in a pause after a failed try: a caller waits for the result."""
+        """Try now, without the pause after a failed try, since a caller waits for the result."""
         self._tried.clear()
         self._flusher.recheck()
         self._hurried.set()
@@ -86,7 +86,7 @@ class FlushLoop(threading.Thread):
         return self._tried.is_set() or not self.is_alive()
 
     def end(self) -> None:
-        """Flush every checkpointed epoch, then end: the query has terminated."""
+        """Flush every checkpointed epoch, then end. Called after the query has terminated."""
         self._ending = True
         self.wake()
 
@@ -98,7 +98,7 @@ class FlushLoop(threading.Thread):
         self.wake()
 
     def run(self) -> None:
-        """Flush until told to end, and wait while there is nothing to flush."""
+        """Flush until `end` or `stop` is called, and wait while there is nothing to flush."""
         with logging_query(self._pipeline.query_id, self._pipeline.label):
             self._reporter.metrics.started()
             try:

@@ -27,8 +27,8 @@ from wal_sink.wal.store import LogStore
 logger = line_logger(__name__)
 
 HUNG_S = 900.0
-"""A flusher that reports nothing new for this time counts as hung, and its heartbeat stops. The time is long,
-since a slow target may take minutes for one slice."""
+"""Seconds without a new report after which a flusher counts as hung, and its heartbeat stops. A slow target
+may take minutes for one slice."""
 
 _CHECK_S = 1.0
 """How often the heartbeat's thread checks whether a report is due."""
@@ -97,7 +97,10 @@ class Reporter:
             thread.join()
 
     def report(self, doing: str, epoch: int | None) -> None:
-        """Record what the flusher is about to do. A new text with `epoch` None is written at once."""
+        """Record what the flusher is about to do. Write a report if it is due.
+
+        :param epoch: the epoch that the text is about. If None, a new text is written at once.
+        """
         if epoch is not None:
             log_epoch(epoch)
         at_once = epoch is None and doing != self._doing
@@ -182,7 +185,10 @@ class Reporter:
         return time.monotonic() - self._written_s > self._period_s
 
     def _beat(self, over: threading.Event) -> None:
-        """Repeat the last report when it is old, unless the flusher has not reported yet, or hangs."""
+        """Repeat the last report when it is due, or when `stopping` returns another id.
+
+        Nothing is repeated if the flusher has not reported yet, or hangs.
+        """
         while not over.wait(_CHECK_S):
             if time.monotonic() - self._reported_s > HUNG_S:
                 continue
@@ -236,7 +242,7 @@ class _FailureLog:
         self._lines = OncePerMinute()
 
     def failed(self, error: BaseException, tried: int) -> None:
-        """Log an error, at most once a minute for each class of errors: the texts of one outage differ.
+        """Log an error, at most once a minute for each class of errors, since the texts of one outage differ.
 
         :param tried: number of tries in a row.
         """

@@ -62,7 +62,9 @@ class Window:
         return sum(manifest.bytes for manifest in self.manifests)
 
     def may_be_shared(self, above_bytes: int) -> bool:
-        """Return True if a Spark job may write the window. Its tasks may run more than once.
+        """Return True if the window is large, and a Spark job may write it.
+
+        Spark may run a task more than once, so a job must not write rows that may only be sent once.
 
         :param above_bytes: see `is_large`.
         """
@@ -116,7 +118,9 @@ class Window:
 
 
 def manifests_of_window(first: Manifest, following: Iterator[Manifest]) -> tuple[Manifest, ...]:
-    """Return the manifests of one window: as many as have the plan of the first and fit into `WINDOW_BYTES`.
+    """Return the manifests of one window: `first`, and the following manifests that fit.
+
+    A manifest fits if it has the plan of `first`, and the window stays within `WINDOW_BYTES`.
 
     :param following: manifests of the epochs after `first`, in order.
     """
@@ -130,12 +134,12 @@ def manifests_of_window(first: Manifest, following: Iterator[Manifest]) -> tuple
 
 
 MOST_READERS = 8
-"""Most tasks for each segment, each of which verifies the whole segment. SHA-256 runs at about 1,000 MB/s,
+"""Most tasks that read one segment. Each task verifies the whole segment. SHA-256 runs at about 1,000 MB/s,
 and rows are sent at about 10 MB/s of segments. So 8 tasks spend a tenth of their time on verifying."""
 
-_SMALLEST = 8
-"""The share of a task is at least this part of the threshold: a task needs up to a second to start and
-connect."""
+_SHARES_PER_THRESHOLD = 8
+"""The smallest share has the bytes of the threshold divided by this number, since a task needs up to a second
+to start and connect."""
 
 
 class SegmentRange(msgspec.Struct, frozen=True, kw_only=True):
@@ -171,8 +175,8 @@ def share_out(
 ) -> list[tuple[SegmentRange, ...]]:
     """Divide ranges into shares of equal bytes, one for each task.
 
-    No shares are returned if the window is not large, or if one task would get all rows: that task would be
-    as fast as the driver, and a job costs time.
+    No shares are returned if the window is not large, or if one task would get all rows. The driver is as
+    fast as one task, and a job costs time.
 
     :param ranges: whole segments in the order of their rows.
     :param above_bytes: see `is_large`.
@@ -182,7 +186,7 @@ def share_out(
     size = sum(rows.segment.bytes for rows in ranges)
     if not is_large(size, above_bytes):
         return []
-    smallest = max(above_bytes // _SMALLEST, 1)
+    smallest = max(above_bytes // _SHARES_PER_THRESHOLD, 1)
     tasks = min(slots - 1, size // smallest, MOST_READERS * len(ranges))
     shares = _cut(ranges, tasks) if tasks > 1 else []
     return shares if len(shares) > 1 else []

@@ -46,7 +46,7 @@ of the rows may be written then."""
 
 
 class WriteInThread:
-    """Writes rows in this thread, epoch by epoch; a `WriteRows`.
+    """Writes rows in the flusher's thread, epoch by epoch; a `WriteRows`.
 
     :param rows_per_second: None for no limit.
     """
@@ -55,7 +55,7 @@ class WriteInThread:
         self._rate_limit = RateLimit(rows_per_second)
 
     def __call__(self, window: Window, connection: TargetConnection, reporter: Reporter) -> bool:
-        """Write all rows. The flusher finishes the window."""
+        """Write all rows, without moving the ledger row. Return False if the flush was interrupted."""
         for manifest in window.manifests:
             reporter.report("writing", manifest.epoch)
             for rows in window.slices(window.ranges(manifest)):
@@ -69,7 +69,7 @@ class WriteInThread:
 
 
 def keep_refused_rows(window: Window, refused: tuple[RefusedRow, ...]) -> None:
-    """Write rows that the server refuses durably to the log's `refused/`. Idempotent.
+    """Keep rows that the server refused, in durable files below the log's `refused/`. Idempotent.
 
     :raises TargetRefused: a row does not belong to the window.
     """
@@ -105,10 +105,10 @@ class SessionPool:
     def session(
         self, key: str, attempt: Hashable, connect: Callable[[], Session]
     ) -> Iterator[Session]:
-        """Provide a session for the block; keep the session for the next task, unless the block fails.
+        """Provide a session for the block. Keep the session for the next task, unless the block fails.
 
         :param key: key of the ledger row.
-        :param attempt: a session of another attempt is closed, and a new one is made.
+        :param attempt: if the kept session is of another attempt, it is closed, and a new session is made.
         """
         former, session = self._idle.pop(key, (None, None))
         if session is not None and former != attempt:
@@ -155,7 +155,7 @@ class Answer(NamedTuple):
 
 
 class FlushTask:
-    """Writes shares of one window. Picklable, with the secrets of log and target, since tasks receive it.
+    """Writes shares of one window. Picklable. The pickle has the secrets of log and target.
 
     :param window: the window; the task drops the manifests, since a share has the segments.
     :param attempt: tasks of one attempt share sessions. After an error the flusher begins another attempt, so
@@ -212,7 +212,7 @@ class FlushTask:
 
 
 def most_severe(errors: Sequence[WalSinkError]) -> WalSinkError:
-    """Return the error to raise after several tasks failed: a permanent one, if any.
+    """Return the error to raise after tasks failed: the first permanent error, else the first error.
 
     :param errors: at least one.
     """
@@ -220,7 +220,7 @@ def most_severe(errors: Sequence[WalSinkError]) -> WalSinkError:
 
 
 def _with_host(error: WalSinkError) -> WalSinkError:
-    """Add the host to an error, since only this host may be cut off from the target."""
+    """Add the host's name to an error, since perhaps other hosts can reach the target."""
     error.what = f"{error.what} (in a Spark task on {socket.gethostname()})"
     error.args = (error.what, error.remedy)
     return error

@@ -25,7 +25,7 @@ class LedgerRow(NamedTuple):
     """SHA-256 of the manifest of `epoch`, hexadecimal; empty if the target has no epoch."""
     sending: int = 0
     """How many sendings of the next epoch's rows flushers have claimed, see `claim_sending`. Always 0 if the
-    rows may be sent twice with one write timestamp, so unless the table has lists that are not frozen."""
+    rows may be sent twice with one write timestamp. Only lists that are not frozen forbid that."""
 
     @property
     def cells(self) -> tuple[str, str, int, str]:

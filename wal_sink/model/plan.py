@@ -51,7 +51,8 @@ class Plan(Record, frozen=True, kw_only=True):
     """`plans/<target>-<key>.json`: how a query's rows are written to one target. A plan never changes."""
 
     key: str
-    """Key of the plans of all targets: in the log their `content_key`, before that their `plans_key`."""
+    """Key of the plans of all targets. In the log it is their `content_key`, outside of the log their
+    `plans_key`."""
     target: str
     table: str
     """Name of the table, qualified and quoted as the target writes it."""
@@ -63,8 +64,8 @@ class Plan(Record, frozen=True, kw_only=True):
     """True if a row must not be sent twice with one write timestamp, since its list elements would be
     doubled. This holds for lists that are not frozen."""
     unavailable: str = ""
-    """A text cell with this value is left unchanged by an upsert, see `targets.cdc`; empty for
-    none."""
+    """If a row has this text in a column, an upsert leaves the table's cell unchanged, see `targets.cdc`.
+    Empty for none."""
     details: dict[str, Any] = msgspec.field(default_factory=dict)
     """Values that only this kind of target has. A target may derive a plan class that gives them types."""
     digest: str = ""
@@ -101,7 +102,7 @@ class Plan(Record, frozen=True, kw_only=True):
 
 
 class Agreed(Record, frozen=True, kw_only=True):
-    """`plans/agreed.json`: the plans in force, by which tasks check rows. The start of a run replaces it."""
+    """The plans in force, by which tasks check rows: `plans/agreed.json`. A run replaces it at its start."""
 
     key: str
     """Key of the schema and the options of these plans, see `plans_key`."""

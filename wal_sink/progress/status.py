@@ -43,12 +43,12 @@ def byte_count(size: int) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Return seconds as text, such as `4.2 s`, or `1:02:03` from a minute on."""
+    """Return seconds as text: below a minute such as `4.2 s`, otherwise such as `0:02:03`."""
     return f"{seconds:.1f} s" if seconds < 60 else str(timedelta(seconds=int(seconds)))
 
 
 def epoch_id(epoch: int) -> str:
-    """Return the number of an epoch as text; -1 means none."""
+    """Return the number of an epoch as text; `nothing yet` for -1."""
     return "nothing yet" if epoch < 0 else str(epoch)
 
 
@@ -105,12 +105,13 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     rows_per_second: float | None = None
     """Rate of the flusher's last windows; None if unknown."""
     catches_up_seconds: float | None = 0.0
-    """How long the pending rows take at this rate; 0 if none are pending, None if the rate is unknown."""
+    """How long the pending rows take at `rows_per_second`; 0 if no row is pending, None if the rate is
+    unknown."""
     quarantined_rows: int = 0
     """Refused rows, which `wal-sink quarantine` lists."""
     safe_to_delete: bool
-    """True if checkpoint and log can be deleted without losing a row that Spark has computed. If a query
-    starts there again, it writes its rows again."""
+    """True if checkpoint and log can be deleted without losing a row that Spark has computed. A query that
+    starts at this checkpoint again writes its rows again."""
     unsafe_because: str | None
     """Why checkpoint and log cannot be deleted; None if they can."""
     flusher: str | None = None
@@ -313,7 +314,7 @@ class Backlog(NamedTuple):
 
 
 def backlog_of(store: LogStore, state: State, target: TargetState, committed: int) -> Backlog:
-    """Count what a target lacks. This reads a manifest if two or more epochs are pending.
+    """Count what a target lacks. If two or more epochs are pending, a manifest is read.
 
     An epoch that Spark completed and no run published counts as an epoch without rows. A target that was
     given up lacks nothing.
@@ -363,7 +364,7 @@ def pending_epochs(checkpoint: Checkpoint, store: LogStore) -> int:
 
 
 class _Reader:
-    """Reads what all targets share once, and makes the status of each target."""
+    """Reads once what all targets share, and makes the status of each target."""
 
     def __init__(
         self,

@@ -50,7 +50,7 @@ def wait_until_flushed(
     target: str = "",
     has_tried: Callable[[str], bool] = lambda _target: True,
 ) -> Flushed:
-    """Wait until every epoch that is checkpointed now is in the target; of several targets, in each.
+    """Wait until every epoch that is checkpointed now is in the target, or in each of several targets.
 
     The function reads the checkpoint and the marks. Spark's events are not enough: the last event comes after
     `awaitTermination` returns, or never.
@@ -58,7 +58,7 @@ def wait_until_flushed(
     :param timeout: seconds; None to wait as long as a flusher is alive.
     :param target: name of the target to wait for; empty for all targets.
     :param has_tried: returns True if the flusher of a target has done a pass since the call. The wait ends
-        after that pass, since the pass may find that the target was set back.
+        only after this pass, since the pass may find that the target was set back.
     :raises FlushTimeout: the timeout is over.
     :raises NoFlusher: no flusher has reported for two minutes.
     :raises OptionError: the log has no such target, or the target was given up.
@@ -87,7 +87,7 @@ class _Waiting:
         self._rows_at_goal = _rows_at(self._state, self._goal)
 
     def is_over(self, has_tried: Callable[[str], bool]) -> bool:
-        """Return True if every target has every epoch to wait for.
+        """Return True if every target has every epoch to wait for, and no further pass is expected.
 
         :raises WalSinkError: see `wait_until_flushed`.
         """
@@ -163,7 +163,7 @@ class _Waiting:
 
 
 def _rows_at(state: State | None, epoch: int) -> int:
-    """Return the rows of the log up to a completed epoch, which is the newest epoch or the one before."""
+    """Return the rows of the log up to a completed epoch: the newest epoch, or the epoch before."""
     if state is None:
         return 0
     last = state.last
@@ -171,6 +171,6 @@ def _rows_at(state: State | None, epoch: int) -> int:
 
 
 def _is_open(report: FlusherReport | None, target: TargetState) -> bool:
-    """Return True if the newest error is newer than the target's mark, so it stops the next epoch."""
+    """Return True if the reported error is newer than the target's mark, so it stops the next epoch."""
     error = report.error if report is not None else None
     return error is not None and error.at_us > target.mark.at_us

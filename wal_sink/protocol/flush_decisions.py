@@ -23,7 +23,7 @@ from wal_sink.protocol.refusals import (
 )
 
 SENDINGS = 16
-"""How many times the rows of an epoch may be sent, if each sending must have other write timestamps."""
+"""How many times the rows of an epoch may be sent, if each sending needs write timestamps of its own."""
 
 Chain = Mapping[int, EpochManifest]
 """Manifests by epoch. Each manifest has the digest that the manifest of the next epoch names."""
@@ -53,10 +53,10 @@ class Decision(NamedTuple):
 
 
 def may_keep(state: State, name: str, row: LedgerRow | None) -> bool:
-    """Return True if a pass may use the ledger row that an earlier pass read: it is the row of the mark.
+    """Return True if a pass may use the ledger row that an earlier pass read.
 
-    If the row in the target has moved since, `finish` fails, and the flusher reads the row. If the row that
-    was read is not the row of the mark, another flusher may have moved both.
+    The row must be the row of the mark. Otherwise another flusher may have moved row and mark. If only the
+    row in the target has moved since, `finish` fails, and the flusher reads the row.
     """
     target = state.target(name)
     return target is not None and row is not None and row[:4] == (
@@ -167,7 +167,7 @@ def link_at(state: State, epoch: int, chain: Chain) -> Predecessor | None:
 
 
 def row_at(state: State, epoch: int, chain: Chain) -> LedgerRow:
-    """Return the ledger row of a target that has every epoch up to this one.
+    """Return the ledger row of a target that has every epoch up to `epoch`.
 
     :raises MissingManifest: the chain does not have the digest of the epoch.
     """
@@ -216,7 +216,7 @@ def verified_link(state: State, target: TargetState, row: LedgerRow, chain: Chai
 
 
 EARLIER = 16
-"""How many marks a target keeps beside its present mark."""
+"""Most earlier marks that a target keeps beside its present mark."""
 
 
 class Retention(NamedTuple):
@@ -225,7 +225,8 @@ class Retention(NamedTuple):
     us: int
     """`wal.retention` in microseconds."""
     bytes: int
-    """A tenth of `wal.maxBytes`."""
+    """If this number of bytes was flushed after an epoch, the epoch may be deleted. A tenth of
+    `wal.maxBytes`."""
 
     def is_over(self, flushed: EarlierMark, now_us: int, flushed_bytes: int) -> bool:
         """Return True if an epoch and all epochs before it may be deleted.
@@ -277,9 +278,9 @@ def trimmable(state: State, retention: Retention, now_us: int) -> int:
 
 
 def next_trim_us(state: State, retention: Retention) -> int | None:
-    """Return when more epochs may be trimmed, in microseconds since 1970, unless a mark moves before.
+    """Return when more epochs may be trimmed, in microseconds since 1970; None if no epoch is left to trim.
 
-    None is returned if no epoch is left to trim.
+    If a mark moves before, the time may change.
     """
     due = []
     for target in state.live:

@@ -104,7 +104,7 @@ def broken_chain(state: State, target: TargetState, first: int, missing: int) ->
 
 
 def diverged(state: State, target: TargetState, row: LedgerRow) -> Diverged:
-    """Return the error of a ledger row that no epoch of this log has set."""
+    """Return the error of a ledger row that does not match the history of this log."""
     return Diverged(
         f"Target {target.name} has epoch {row.epoch} from another history. The digest in its ledger row is"
         f" {row.digest}; the log, whose newest epoch is {state.last.epoch}, has a different digest.",
@@ -115,7 +115,7 @@ def diverged(state: State, target: TargetState, row: LedgerRow) -> Diverged:
 
 
 def went_back_apart(state: State, target: TargetState, row: LedgerRow) -> LedgerBehindLog:
-    """Return the error of a target that went back, if its rows and its ledger row can go back separately."""
+    """Return the error of a target that went back, and whose rows and ledger row can go back separately."""
     return LedgerBehindLog(
         f"Target {target.name} went back from epoch {target.mark.epoch} to epoch {row.epoch}. Its rows and"
         " its ledger row may have gone back to different times, so it is unknown which rows are missing.",

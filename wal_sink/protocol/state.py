@@ -55,8 +55,7 @@ from wal_sink.protocol.refusals import (
 )
 
 OPENED = 32
-"""How many ids `State.opened` has at most. A superseded run whose id is no longer among them could open
-again."""
+"""Most ids in `State.opened`. If the id of a superseded run is no longer in it, the run could open again."""
 
 
 class Actor(NamedTuple):
@@ -76,7 +75,7 @@ class Opening(NamedTuple):
     targets: tuple[str, ...]
     options: Mapping[str, str]
     after: str = ""
-    """Id of the run that had opened last when this batch was planned; empty if no run had opened."""
+    """Id of the run that had opened last when the batch of this `commit()` was planned; empty for none."""
 
 
 # --- the log and its runs ------------------------------------------------------------------------
@@ -86,8 +85,8 @@ def create(opening: Opening, log_id: str, committed: int, actor: Actor) -> State
     """Return the first state of a log. The caller has found neither a state nor manifests.
 
     The log begins after the epochs that Spark has completed. For `batch_writer`, the log begins after the
-    epochs that were completed when the writer was made: the query may complete epochs before it calls the
-    writer first.
+    epochs that were completed when the writer was made, since the query may complete epochs before its first
+    call of the writer.
 
     :param committed: the last completed epoch; -1 for none.
     """
@@ -118,9 +117,9 @@ def open_run(
     opens only if no other run has opened since its batch was planned. Otherwise a `commit()` that outlives
     its driver could replace what the next run has published, while Spark completes the next run's attempt.
 
-    The targets may differ from the targets of the state only if every target has every epoch: all marks are
-    at `last`, and `last` is settled. A new target starts after `last`. A target that is no longer named is
-    forgotten.
+    The targets may differ from the targets of the state only if every target has every epoch. Then all marks
+    are at `last`, and `last` is settled. A new target starts after `last`. A target that is no longer named
+    is forgotten.
 
     :param epoch: the epoch that the run wants to publish.
     :param committed: the last epoch of `commits/`.
@@ -158,8 +157,9 @@ def predecessor_for(
 ) -> Predecessor | None:
     """Return the predecessor that the manifest of an epoch must name; None if the run must publish nothing.
 
-    None is returned for a replay: `commits/` lost the newest epoch by a power loss or a backup, Spark
-    computes it again from the same source offsets, and the log has settled it. The settled attempt stays.
+    In a replay, `commits/` has lost the newest epoch by a power loss or a backup, and Spark computes the
+    epoch again from the same source offsets. If the log has settled the epoch, None is returned, and the
+    settled attempt stays.
 
     Spark plans N + 1 after it has completed N. So the run may publish only `last` + 1, or `last` again.
 
@@ -191,11 +191,11 @@ def predecessor_for(
 
 
 def has_space(state: State, predecessor: Predecessor, max_bytes: int) -> bool:
-    """Return True if the log has space for an epoch of any size after `predecessor`.
+    """Return True if the log has space for the epoch after `predecessor`, whatever its size.
 
     The epochs up to `predecessor` count, as far as a target lacks them. These epochs are completed, so a
-    flusher can flush them while this run waits. A dead run's attempt at the same epoch does not count: no
-    flusher can flush the attempt, so it would block the next attempt forever.
+    flusher can flush them while this run waits. A dead run's attempt at the same epoch does not count. No
+    flusher can flush that attempt, so it would block the next attempt forever.
     """
     pending = pending_bytes(state, predecessor)
     return pending <= 0 or pending < max_bytes
@@ -217,7 +217,7 @@ def publish(
 ) -> State | None:
     """Make an attempt the newest of the log. Return None if the attempt is the newest, or for a replay.
 
-    Before this change the manifest, its segments, `offsets/N` and `commits/N-1` are durable. An epoch without
+    The caller has made the manifest, its segments, `offsets/N` and `commits/N-1` durable. An epoch without
     rows is published, too. A later run may replace an attempt that is not settled. No target has rows of such
     an attempt, since targets get settled epochs only.
 
@@ -281,10 +281,10 @@ def mark(
     """Record that a target has an epoch, after its ledger row has moved. This settles the epoch, too.
 
     The target has rows of this attempt, so the attempt is final, even if the log was restored. If a run
-    computes the epoch again from the same source offsets, it publishes nothing. From other offsets it gets
-    `Diverged`. The same change may raise `trimmed`.
+    computes the epoch again from the same source offsets, the run publishes nothing. If the source offsets
+    differ, the run gets `Diverged`. The same change may raise `trimmed`.
 
-    :param row: the ledger row.
+    :param row: the ledger row that the target has now.
     :raises Diverged: the chain has another digest for the epoch, or the epoch is after `last`.
     :raises MissingManifest: the chain does not have the digest of the epoch.
     """
@@ -312,9 +312,9 @@ def mark(
 def went_back(state: State, name: str, row: LedgerRow, chain: Chain, actor: Actor) -> State:
     """Set the mark back to the ledger row of a target that was restored or failed over.
 
-    The flush continues from the row, if nothing after it may be deleted. `trimmed` is raised by a
-    compare-and-set before anything is deleted, so the order of the states decides whether the flush can
-    continue, and no clock.
+    The flush continues from the row, if no epoch after the row may be deleted. A compare-and-set raises
+    `trimmed` before objects are deleted. So the order of the states decides whether the flush can continue,
+    and no clock.
 
     :raises LedgerBehindLog: epochs after the row may be deleted.
     :raises Diverged: the chain has another digest for the epoch of the row.

@@ -72,8 +72,8 @@ def locate(
     :param folder: where a relative `wal_location` is resolved; None for the current folder.
     :param wal_options: for the log's store. None for the options of the checkpoint, if the log is inside the
         checkpoint.
-    :param checkpoint_options: for the checkpoint's store. None for `wal_options`, if both stores are of one
-        kind.
+    :param checkpoint_options: for the checkpoint's store. None for `wal_options`, if both stores are of the
+        same kind.
     :raises OptionError: a URL cannot be the place of a checkpoint or a log.
     """
     same_kind = not wal_location or url_scheme(wal_location) == url_scheme(checkpoint)
@@ -143,10 +143,10 @@ def find_by_checkpoint(
 
 
 def refuse_unused(location: Location, options: Mapping[str, object] | None, argument: str) -> None:
-    """Refuse storage options that have no effect, since checkpoint and log are folders.
+    """Refuse storage options if checkpoint and log are folders, which ignore such options.
 
     :param argument: name of the caller's argument for the options, for errors.
-    :raises OptionError: there are options, and no store uses them.
+    :raises OptionError: there are options, and neither store uses them.
     """
     if options and is_folder(location.checkpoint) and is_folder(location.logs):
         raise OptionError(
@@ -211,7 +211,7 @@ def refuse_other_log(store: LogStore, checkpoint: Checkpoint) -> None:
 
 
 def refuse_vanished(store: LogStore, checkpoint: Checkpoint) -> None:
-    """Refuse to create a log that the checkpoint already names: the new log would skip pending epochs.
+    """Refuse to create a log that the checkpoint already names, since the new log would skip pending epochs.
 
     The caller has not found a state. The state is read again, since the first run may have created it
     meanwhile.

@@ -18,7 +18,7 @@ from wal_sink.protocol.refusals import already_published
 from wal_sink.wal.store import LogStore, create_object, read_object
 
 _KEPT_BYTES = 16 * 1024 * 1024
-"""Most bytes of manifests, with their inlined rows, that are kept from reading the chain to the flush."""
+"""Most bytes of manifests, with their inlined rows, that stay in memory after the chain was read."""
 
 
 class ManifestChain:
@@ -39,10 +39,11 @@ class ManifestChain:
     ) -> dict[int, EpochManifest]:
         """Return the manifests of the epochs after `after`, by epoch. The chain ends at a missing manifest.
 
-        The chain ends at a damaged manifest, too, unless this is the manifest of epoch `after` + 1.
+        A damaged manifest also ends the chain, unless its epoch is `after` + 1.
 
         :param skipped: epochs that were given up for the target.
-        :raises CorruptLog: the manifest of epoch `after` + 1 does not have the digest in its link.
+        :raises CorruptLog: the manifest of epoch `after` + 1 does not have the digest in its link, and the
+            epoch is not skipped.
         """
         manifest, chain = state.last, {}
         while manifest.epoch > after and manifest.manifest:
@@ -92,7 +93,7 @@ class ManifestChain:
         return published
 
     def forget(self, up_to: int) -> None:
-        """Free the memory of the epochs up to this one."""
+        """Free the memory of the epochs up to `up_to`."""
         for epoch in [epoch for epoch in self._known if epoch <= up_to]:
             kept = self._kept.pop(self._known.pop(epoch).manifest, None)
             self._kept_bytes -= _held_bytes(kept) if kept is not None else 0
@@ -119,7 +120,7 @@ class ManifestChain:
                 restore_or_give_up(epoch),
             )
         published = Manifest.from_file(data, where)
-        if not _names_its_own(published, epoch):
+        if not _names_own_objects(published, epoch):
             raise CorruptLog(
                 f"{where} names a plan or a segment of another epoch.", restore_or_give_up(epoch)
             )
@@ -196,10 +197,10 @@ def _held_bytes(published: Manifest) -> int:
     return 2_000 + sum(held)
 
 
-def _names_its_own(manifest: Manifest, epoch: int) -> bool:
+def _names_own_objects(manifest: Manifest, epoch: int) -> bool:
     """Return True if all objects that a manifest names belong to its own log and epoch.
 
-    A forged manifest must not send rows of another log or read a file elsewhere.
+    So a forged manifest can neither send rows of another log nor read a file outside of the log.
     """
     return (
         manifest.epoch == epoch

@@ -34,8 +34,8 @@ from wal_sink.wal.store import LogStore, create_object
 Compression = Literal["lz4", "zstd", "none"]
 
 _READ_WHOLE = 4 * 1024 * 1024
-"""Most bytes of a segment that one request reads whole: for a small segment, a request costs more than its
-bytes."""
+"""Most bytes of a segment that one request reads whole. For a small segment, a second request would cost more
+than the bytes."""
 
 _WITHOUT_THREADS = pa.ipc.IpcReadOptions(use_threads=False)
 """Passing the columns of a batch to Arrow's threads costs more CPU than decompressing the columns."""
@@ -88,7 +88,7 @@ class SegmentWriter:
 
 
 class _SegmentOutput:
-    """Digests what pyarrow writes; holds up to `most` bytes in memory, and writes more than that to a file.
+    """Digests what pyarrow writes. Holds up to `most` bytes in memory; writes a larger segment to a file.
 
     The output must not refer to its `SegmentWriter`. The garbage collector does not see that pyarrow's writer
     holds the output, so such a cycle would stay in memory as long as the Python worker runs.
@@ -123,10 +123,10 @@ class _SegmentOutput:
         return self.size
 
     def flush(self) -> None:
-        """Do nothing: the store makes the file durable when it is closed."""
+        """Do nothing, since the store makes the file durable when the file is closed."""
 
     def close(self) -> None:
-        """Do nothing: the caller that opened the file closes it."""
+        """Do nothing, since the caller that provides `open_file` closes the file."""
 
 
 def read_segment(
@@ -292,9 +292,9 @@ def keep_refused(store: LogStore, manifest: Manifest) -> None:
 
 
 def keep_row(store: LogStore, epoch: int, target: str, us: int, row: pa.RecordBatch) -> None:
-    """Write a row that the server of a target refused to `refused/`. Idempotent.
+    """Keep a row that a target's server refused, in a file below `refused/`. Idempotent.
 
-    :param us: write timestamp of the row by its manifest, microseconds since 1970.
+    :param us: the row's write timestamp, which its manifest gives it, in microseconds since 1970.
     :param row: one row, as `segment.with_reasons` makes it.
     """
     sink = pa.BufferOutputStream()

@@ -2,8 +2,8 @@
 
 The state of a log is `state/<n>.json`. Number n + 1 is created once, from number n. A create fails if its
 name is taken, so all changes of a log have one order (rule `state`). The newest 100 states stay. A process
-whose state was deleted meanwhile is at least 100 changes late. The state that it creates is void, and the
-process deletes it again.
+whose state was deleted meanwhile is at least 100 changes late. Such a process deletes the state that it has
+created, since no other process continues from this state.
 """
 
 from __future__ import annotations
@@ -103,9 +103,9 @@ def newest_number(store: LogStore) -> int:
 def advance(store: LogStore, state: State | None, new: State) -> bool:
     """Create the state `new` after `state`. Return False if the log has changed since `state` was read.
 
-    After a lost answer the object is read. A state names its process and the time, so equal bytes are the
-    state of this process. After the create, `state` is read again and must be unchanged, since a number may
-    be used a second time after 100 changes.
+    After a lost answer the object is read. A state names its process and the time, so this process has
+    created an object with equal bytes. After the create, `state` is read again and must be unchanged, since a
+    number may be used a second time after 100 changes.
 
     :param state: None for the first state of a log.
     """
@@ -120,7 +120,7 @@ def advance(store: LogStore, state: State | None, new: State) -> bool:
     if not created and read_object(store, path) != data:
         return False
     if state is not None and read_record(store, State, paths.STATE.path(state.number)) != state:
-        # `state` is gone, or a process that stalled for 100 changes created its number again: `new` is void.
+        # `state` is gone, or a process that stalled for 100 changes created its number again.
         store.delete([path])
         return False
     if new.number % _DELETED_AT_A_TIME == 0:
@@ -134,7 +134,7 @@ def advance(store: LogStore, state: State | None, new: State) -> bool:
 
 
 def update(store: LogStore, change: Change, known: State | None = None) -> State:
-    """Apply a change to the newest state, again after each lost race; return the resulting state.
+    """Apply a change to the newest state, and again after each lost race. Return the resulting state.
 
     :param known: a state that was read a moment ago. The change is first tried from this state.
     :raises CorruptLog: the log has no state.
