@@ -209,7 +209,7 @@ def test_date_outside_the_driver_range_is_refused_in_tasks(path: Path) -> None:
     assert target.check(batch.slice(0, 1), plan).num_rows == 1
 
 
-def test_value_that_cannot_be_cast_is_named(path: Path) -> None:
+def test_error_names_a_value_that_cannot_be_cast(path: Path) -> None:
     """The error names the first such value of the column."""
     schema = pa.schema([("Id", pa.uint64())])
     target = SqliteTarget(options(path))

@@ -120,7 +120,7 @@ class TestFewKills:
             FewKills.test_answer_that_is_lost_anywhere_loses_nothing,
         ],
     )
-    def test_few_kills_include_the_end_of_a_window(
+    def test_limited_kills_include_the_finish_of_a_window(
         self, target: SqliteTarget, test: Callable[[FewKills, Target], None], most: int
     ) -> None:
         """A limit of one kill keeps the kill in `finish`, where rows and ledger change together."""

@@ -225,7 +225,7 @@ class CuttingLedger(Ledger):
         )
 
 
-wrong(SQL, "test_ledger_row_is_replaced_whole", Sqlite)(with_ledger(CuttingLedger))
+wrong(SQL, "test_ledger_row_is_replaced_as_a_whole", Sqlite)(with_ledger(CuttingLedger))
 
 
 class LastCommitConnection(sqlite3.Connection):
@@ -269,7 +269,7 @@ class UnconditionalLedger(Ledger):
                 return self._execute(statement, (*cells, self._query_id))
 
 
-@wrong(SQL, "test_update_after_a_lock_compares_the_new_row")
+@wrong(SQL, "test_two_simultaneous_updates_are_never_both_applied")
 class UnconditionalRetry(Sqlite):
     """A server that does not let an update wait long for a lock."""
 
@@ -333,7 +333,7 @@ class Folder(FolderTarget):
         return self.session(Path(self.options.path), query_id)
 
 
-@wrong(STAGED, "test_discarded_receipt_is_not_added", Folder)
+@wrong(STAGED, "test_finish_with_a_discarded_receipt_changes_nothing", Folder)
 class SkippingSession(FolderSession):
     """Ignores receipts whose files are missing."""
 
@@ -344,7 +344,7 @@ class SkippingSession(FolderSession):
         return super().finish(current, new, present)
 
 
-@wrong(STAGED, "test_commit_that_conflicts_with_itself_is_no_conflict", Folder)
+@wrong(STAGED, "test_commit_that_conflicts_with_itself_returns_no_conflict", Folder)
 class MeetingItselfSession(FolderSession):
     """Reports a conflict when its repeated commit meets its first commit."""
 

@@ -34,14 +34,14 @@ def rows(count: int) -> RowSlice:
         (2, "one of 2 rows of epoch 5 (the first is the row with id=0, n=7)"),
     ],
 )
-def test_refusal_counts_the_rows_and_names_the_first(count: int, refused: str) -> None:
+def test_error_counts_refused_rows_and_names_the_first(count: int, refused: str) -> None:
     text = refusal(PLAN, rows(count), ValueError("no")).what
     assert text == f"shop.orders refuses {refused}: ValueError: no"
     text = refusal(PLAN, rows(count), new_row_error()).what
     assert text.startswith(f"shop.orders refuses {refused}: The table has no row of this key")
 
 
-def test_refusal_by_a_check_shows_the_row_once() -> None:
+def test_error_of_a_refusing_check_shows_row_once() -> None:
     refused = rows(2)
     with pytest.raises(InvalidRow) as caught:
         recast(refused.batch, PLAN, stored_by({"bigint": pa.int64(), "smallint": pa.int16()}.get))

@@ -130,10 +130,13 @@ class LedgerContract(Suite):
         with target.connect(new_query()) as another:
             assert another.read() is None
 
-    def test_ledger_row_is_replaced_whole(
+    def test_ledger_row_is_replaced_as_a_whole(
         self, target: Target, session: Session, query_id: str
     ) -> None:
-        """Updates change all cells, some cells or no cell. A driver may report that no row was changed."""
+        """A new row may differ from the ledger row in all cells, in some, or in none.
+
+        Each update returns APPLIED, even if the driver reports that no row was changed.
+        """
         row, last = row_of(session), following(row_of(session), 3)
         for new in (
             following(row, 3),

@@ -168,7 +168,7 @@ class RowsContract(LedgerContract):
             deliver(other, plan, rows)
         assert len(self.rows(target)) == len(ROWS)
 
-    def test_update_after_a_lock_compares_the_new_row(
+    def test_two_simultaneous_updates_are_never_both_applied(
         self, target: Target, plan: Plan, session: Session, query_id: str
     ) -> None:
         """A command and a flusher update the ledger row at the same time. At most one update is applied."""

@@ -206,7 +206,7 @@ class StagedContract(CountedContract):
         pytest.skip("the target's suite has no conflict_after_commit")
 
     @pytest.mark.parametrize("moved_on", [False, True])
-    def test_commit_that_conflicts_with_itself_is_no_conflict(
+    def test_commit_that_conflicts_with_itself_returns_no_conflict(
         self, target: Target, plan: Plan, session: Session, query_id: str, *, moved_on: bool
     ) -> None:
         """A commit succeeds, and its repetition conflicts.
@@ -247,7 +247,7 @@ class StagedContract(CountedContract):
         assert row_of(session) == row
 
     @pytest.mark.parametrize("gone", [{0}, {2}, {0, 1, 2}])
-    def test_discarded_receipt_is_not_added(
+    def test_finish_with_a_discarded_receipt_changes_nothing(
         self, target: Target, plan: Plan, session: Session, query_id: str, gone: set[int]
     ) -> None:
         """If rows of one or all receipts are deleted, `finish` must not update the ledger row."""
