@@ -43,12 +43,12 @@ class NodeContract(ABC):
             node.execute("INSERT INTO kept.rows (id, value) VALUES (%s, %s)", (1, "one"))
             yield node
 
-    def test_executes_and_returns_rows(self, node: Node) -> None:
+    def test_node_executes_statements_and_returns_rows(self, node: Node) -> None:
         (row,) = node.execute("SELECT id, value FROM kept.rows WHERE id = 1")
         assert (row.id, row.value) == (1, "one")
         assert node.start() is node, "starting a running node changes nothing"
 
-    def test_acknowledged_row_survives_a_kill_when_paused(self, node: Node) -> None:
+    def test_acknowledged_row_survives_kill_of_a_paused_node(self, node: Node) -> None:
         port, (process,) = node.port, self.processes(node)
         node.execute("INSERT INTO kept.rows (id, value) VALUES (2, 'acknowledged')")
         node.pause()
@@ -63,7 +63,7 @@ class NodeContract(ABC):
         assert self.processes(node) != [process]
         assert node.execute("SELECT value FROM kept.rows WHERE id = 2") == [("acknowledged",)]
 
-    def test_paused_node_keeps_silent_until_resumed(self, node: Node) -> None:
+    def test_paused_node_answers_only_after_it_resumes(self, node: Node) -> None:
         session = node.session()
         node.pause()
         assert node.running
@@ -79,7 +79,7 @@ class NodeContract(ABC):
         node.resume()
         assert node.execute("SELECT value FROM kept.rows WHERE id = 1") == [("one",)]
 
-    def test_stops_in_order_even_when_paused(self, node: Node) -> None:
+    def test_paused_node_stops_by_a_regular_shutdown(self, node: Node) -> None:
         node.pause()
         node.stop()
         assert not node.running
@@ -98,13 +98,13 @@ class NodeContract(ABC):
         assert ("kept",) not in cassandra.execute(keyspaces)
         assert cassandra.execute(f"CREATE TABLE {keyspace}.t (id int PRIMARY KEY)") == []
 
-    def test_is_gone_when_closed(self, node: Node) -> None:
+    def test_closed_node_has_no_process_left(self, node: Node) -> None:
         node.close()
         assert not node.running
         assert self.processes(node) == []
         node.close()
 
-    def test_failure_to_start_shows_the_log(self, tmp_path: Any) -> None:
+    def test_error_of_a_failed_start_shows_the_log(self, tmp_path: Any) -> None:
         node = self.new(tmp_path, no_such_setting=1)
         with pytest.raises(DidNotStart, match="no_such_setting") as caught:
             node.start()

@@ -59,14 +59,14 @@ def test_rows_of_a_large_partition_share_requests() -> None:
     assert batches.first_rows().tolist() == [0, 1]
 
 
-def test_rows_that_are_sorted_already_are_not_moved() -> None:
+def test_sorted_rows_are_not_reordered() -> None:
     assert divided("aaaabbbb", 10, LIMITS).order is None
     assert divided("abcdef", 1, LIMITS).order is None
     assert divided("a" * 600 + "b" + "c" * 600, 10, LIMITS).order is None
 
 
-def test_large_partitions_are_cut() -> None:
-    """The limits are rows and bytes. A row above a limit is alone."""
+def test_large_partition_is_divided_into_requests() -> None:
+    """A request ends at the limit of rows or of bytes. A row above a limit is alone."""
     assert requests("aaaaa", 10) == ["aaaa", "a"]
     assert requests("aaaa", 20) == ["aa", "aa"]
     assert requests("aaa", [10, 99, 10]) == ["a", "a", "a"]
@@ -113,7 +113,7 @@ def plan(*columns: Column) -> CassandraPlan:
 
 
 @pytest.mark.parametrize("keys", ["", "a"])
-def test_zero_or_one_row_makes_as_many_requests(keys: str) -> None:
+def test_zero_or_one_row_makes_zero_or_one_request(keys: str) -> None:
     assert requests(keys) == list(keys)
 
 
@@ -121,7 +121,7 @@ ROWS = st.lists(st.tuples(st.integers(0, 30), st.integers(1, 30)), max_size=120)
 
 
 @given(ROWS, st.integers(1, 6), st.integers(1, 60), st.integers(1, 5), st.integers(0, 3))
-def test_every_row_is_in_one_request(
+def test_each_row_is_in_exactly_one_request(
     rows: list[tuple[int, int]], most: int, of_bytes: int, shared: int, nodes: int
 ) -> None:
     """Each request is within the limits, and rows of a partition keep their order."""
@@ -183,8 +183,8 @@ def test_buffered_row_keeps_its_timestamp() -> None:
 
 
 @pytest.mark.parametrize("column", [pa.array([[1], []]), pa.array(["a", None]).dictionary_encode()])
-def test_slices_of_any_column_type_are_joined(column: pa.Array) -> None:
-    """Batches that Arrow cannot join stay several."""
+def test_buffer_returns_rows_of_any_type_in_order(column: pa.Array) -> None:
+    """Batches that Arrow cannot concatenate stay separate."""
     waiting = SliceBuffer()
     for epoch in (1, 2):
         waiting.add(RowSlice(epoch, pa.record_batch({"c": column}), epoch * 10))
@@ -194,7 +194,7 @@ def test_slices_of_any_column_type_are_joined(column: pa.Array) -> None:
     assert [us for rows in taken for us in rows.timestamps_us.tolist()] == [10, 11, 20, 21]
 
 
-def test_full_or_old_buffer_is_due() -> None:
+def test_buffer_must_be_emptied_when_full_or_old() -> None:
     clock = Clock()
     waiting = SliceBuffer(clock)
     assert not waiting.add(part(1))

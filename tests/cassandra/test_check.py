@@ -104,7 +104,7 @@ def test_checked_batch_has_the_plans_columns() -> None:
     ],
     ids=["name", "type", "more"],
 )
-def test_batch_of_other_columns_is_refused(batch: pa.RecordBatch) -> None:
+def test_batch_with_other_columns_than_the_plan_is_refused(batch: pa.RecordBatch) -> None:
     with pytest.raises(SchemaMismatch, match="int32"):
         check(batch, plan_of(ID))
 
@@ -159,7 +159,8 @@ def test_invalid_text_or_bytes_are_refused(cql: str, good: Any, bad: Any, words:
         ("decimal", "10", "1e1"),
     ],
 )
-def test_second_text_of_a_number_is_refused_in_keys(cql: str, text: str, other: str) -> None:
+def test_key_with_two_texts_of_a_number_is_refused(cql: str, text: str, other: str) -> None:
+    """Two rows with the keys `7` and `007` would become one row."""
     with pytest.raises(InvalidRow, match="two texts of a number would be one"):
         checked(cql, pa.array([text, other]), "clustering")
     checked(cql, pa.array([text, other]))
@@ -314,7 +315,9 @@ def test_bytes_under_nulls_are_neither_refused_nor_stored() -> None:
     ],
     ids=["value", "elements"],
 )
-def test_huge_row_names_its_largest_column(cql: str, fits: pa.Array, huge: pa.Array) -> None:
+def test_error_of_a_huge_row_names_its_largest_column(
+    cql: str, fits: pa.Array, huge: pa.Array
+) -> None:
     assert checked(cql, fits) == fits
     with pytest.raises(
         InvalidRow, match=r"Column c .*a row of more than 8,388,608 bytes"

@@ -65,7 +65,7 @@ def of_hosts(*errors: Exception) -> NoHostAvailable:
         (TargetUnavailable("later"), "retry", False),
     ],
 )
-def test_server_error_has_a_class_for_each_statement(
+def test_each_driver_error_is_classified_by_kind_and_effect(
     error: Exception, kind: ErrorClass, unknown: bool
 ) -> None:
     assert classify(error) == kind
@@ -85,10 +85,10 @@ def test_server_error_has_a_class_for_each_statement(
         ([NoConnectionsAvailable(), ConnectionException("down")], "retry"),
     ],
 )
-def test_no_host_available_has_the_class_of_its_hosts(
+def test_error_of_several_hosts_has_their_error_class(
     errors: list[Exception], kind: ErrorClass
 ) -> None:
-    """The error is fatal only if it is fatal for all hosts.
+    """The error is fatal only if the errors of all hosts are fatal.
 
     A request that no host accepted had no effect.
     """
@@ -108,7 +108,5 @@ def test_no_host_available_has_the_class_of_its_hosts(
         (of_hosts(), False),
     ],
 )
-def test_request_refused_by_each_full_socket_was_not_sent(
-    error: Exception, *, unsent: bool
-) -> None:
+def test_request_is_unsent_only_if_all_sockets_are_full(error: Exception, *, unsent: bool) -> None:
     assert was_not_sent(error) is unsent

@@ -98,8 +98,8 @@ def test_overload_halves_the_limit_once_a_round_trip() -> None:
     assert law.limit == highest // 4
 
 
-def test_answers_sent_before_an_overload_do_not_count() -> None:
-    """The latency of such an answer is that of more requests in flight."""
+def test_requests_sent_before_an_overload_change_no_limit() -> None:
+    """The latency of such a request is that of more requests in flight."""
     law = started()
     law.overloaded(sent=1_001, now=1_002)
     limit = law.limit

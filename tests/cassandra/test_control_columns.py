@@ -137,7 +137,7 @@ def written(schema: pa.Schema, options: dict[str, str], table: set[str]) -> pa.S
     return written_columns(schema, parse(GIVEN | options, CassandraOptions), table, "ks.t")
 
 
-def test_times_with_a_column_of_the_table_are_written() -> None:
+def test_time_is_written_if_the_table_has_its_column() -> None:
     schema = pa.schema([("id", pa.int32()), ("at", INSTANT), ("v", pa.int32()), ("until", INSTANT)])
     options = {"cassandra.expiresAtColumn": "until", "cassandra.timestampColumn": "at"}
     assert written(schema, options, {"id", "v", "at"}).names == ["id", "at", "v"]
@@ -236,7 +236,9 @@ def test_slice_of_a_batch_is_checked_like_the_batch() -> None:
         (("x", 1_001, "p", "D", None, None), "below the millisecond", "MILLISECOND"),
     ],
 )
-def test_invalid_row_is_named_by_its_key(row: tuple[Any, ...], words: str, remedy: str) -> None:
+def test_error_names_an_invalid_row_by_its_key(
+    row: tuple[Any, ...], words: str, remedy: str
+) -> None:
     with pytest.raises(InvalidRow, match=words) as caught:
         check(
             pa.Table.from_batches([CHANGES, batch_of(row)]).combine_chunks().to_batches()[0], PLAN

@@ -72,7 +72,7 @@ def drawn(chance: random.Random) -> tuple[str, Key, list[int]]:
     return "delete", key[: chance.choice([2, 3, 4, 5, 5, 5, 5, 5, 5])], [0]
 
 
-def test_random_changes_end_as_if_written_singly(table: NodeTable) -> None:
+def test_random_changes_in_batches_equal_changes_one_by_one(table: NodeTable) -> None:
     chance = random.Random(2)
     changes = [drawn(chance) for _ in range(3_000)]
     expected: dict[Key, set[int]] = {}
@@ -92,8 +92,8 @@ def test_random_changes_end_as_if_written_singly(table: NodeTable) -> None:
     } == expected
 
 
-def test_delete_of_a_partition_takes_its_static_columns(table: NodeTable) -> None:
-    """A delete of a row leaves them."""
+def test_delete_of_a_partition_deletes_its_static_columns(table: NodeTable) -> None:
+    """A delete of a row keeps the static columns."""
     key: Key = (IDS[0], 1, DAY_0, "x", Decimal(1))
     rows = [change("upsert", key, s="static"), change("delete", key)]
     table.write((US, frame(*rows)), **DELETES)
@@ -102,8 +102,8 @@ def test_delete_of_a_partition_takes_its_static_columns(table: NodeTable) -> Non
     assert table.select("s") == []
 
 
-def test_refused_delete_is_named_by_its_key(table: NodeTable) -> None:
-    """The text of an error decodes the values by the types of the DELETE."""
+def test_error_names_a_refused_delete_by_its_key(table: NodeTable) -> None:
+    """The error decodes the key by the types of the DELETE statement."""
     target = table.target(**DELETES)
     plan = target.plan(SCHEMA, "key")
     day = dt.date(2026, 1, 2)

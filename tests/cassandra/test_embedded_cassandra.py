@@ -105,7 +105,7 @@ def test_temporary_folder_is_removed() -> None:
     assert not node.folder.exists()
 
 
-def test_missing_or_wrong_java_says_what_to_install(
+def test_error_without_the_right_java_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old = tmp_path / "home" / "bin" / "java"

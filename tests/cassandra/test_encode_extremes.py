@@ -161,8 +161,8 @@ def test_arrays_without_rows_need_no_buffers(cql: str, arrow: pa.DataType) -> No
     same(f"frozen<list<{cql}>>", pa.ListArray.from_arrays(pa.array([0, 0, 0], pa.int32()), none))
 
 
-def test_offsets_need_not_begin_at_zero() -> None:
-    """The columns are slices, or are in a struct that is a slice."""
+def test_array_with_first_offset_above_zero_is_encoded() -> None:
+    """The array is a slice, or is in a struct that is a slice."""
     lists = pa.array([["skipped"], ["a", "bb"], [], ["ccc"]])
     same("frozen<list<text>>", lists)
     both = pa.StructArray.from_arrays([lists, pa.array(["skipped", "x", None, "y"])], ["a", "b"])
@@ -170,8 +170,8 @@ def test_offsets_need_not_begin_at_zero() -> None:
     same("frozen<tuple<frozen<list<text>>, text>>", both[2:])
 
 
-def test_fields_that_the_plan_lacks_are_null() -> None:
-    """The plan has the types at the time when it was made."""
+def test_fields_that_the_batch_lacks_are_null() -> None:
+    """The type has got a field after the query's plan was made."""
     values = [{"x": 1, "y": "a"}, None, {"x": None, "y": None}]
     pairs = pa.array(values, pa.struct([("x", pa.int32()), ("y", pa.string())]))
     lists = pa.array([[values[0]], [values[2], values[0]], []], pa.list_(pairs.type))

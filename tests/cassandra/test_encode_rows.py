@@ -62,7 +62,7 @@ def rows_of(encoded: Encoded) -> list[bytes]:
 
 @pytest.mark.parametrize("nulls", ["unset", "write"])
 @pytest.mark.parametrize("protocol", [4, 5])
-def test_rows_are_head_values_and_timestamp(nulls: str, protocol: int) -> None:
+def test_encoded_row_has_head_values_and_timestamp(nulls: str, protocol: int) -> None:
     """The values and the timestamp are the driver's bytes for a bound statement."""
     batch, plan = readings(nulls)
     expected = [HEAD + row.wire for row in driver_rows(batch, plan, US, protocol=protocol)]

@@ -30,7 +30,7 @@ def options(**options: str) -> CassandraOptions:
     )
 
 
-def test_option_text_becomes_its_type() -> None:
+def test_option_texts_are_parsed_into_their_types() -> None:
     got = options(
         cassandra__contactPoints="a, b ,::1,",
         cassandra__port="9043",
@@ -102,7 +102,7 @@ def test_wrong_option_is_refused_with_a_remedy(option: str, value: str, says: st
 BUNDLE = {"keyspace": "shop", "table": "orders", "cassandra.secureConnectBundle": "/b.zip"}
 
 
-def test_bundle_replaces_contact_points_and_tls_options() -> None:
+def test_bundle_needs_no_contact_points_and_refuses_tls_options() -> None:
     """A TLS option beside a bundle would have no effect."""
     assert parse(BUNDLE, CassandraOptions).where == "/b.zip"
     for extra in ({"enabled": "true"}, {"caCertificate": "/ca"}, {"checkHostname": "false"}):
@@ -227,8 +227,8 @@ DESCRIPTIONS = [
 """Options about rows; the heading under which a start describes each; and a part of the text."""
 
 
-def test_option_about_rows_makes_another_plan() -> None:
-    """A default value makes no other plan, so a running query keeps its plan."""
+def test_option_about_rows_changes_the_plan_key() -> None:
+    """An option with its default value does not change the key, so a running query keeps its plan."""
 
     def target(options: dict[str, str]) -> CassandraTarget:
         return CassandraTarget(parse(MINIMUM | options, CassandraOptions))

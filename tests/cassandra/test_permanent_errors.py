@@ -176,7 +176,7 @@ def table(admin: Any) -> dict[str, Any]:
     return {row.k: row.v for row in admin.execute("SELECT k, v FROM ks.t")}
 
 
-def test_dropped_table_stops_until_it_is_created_again(
+def test_dropped_table_stops_the_flush_until_created_again(
     flushing: Flushing, admin: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     admin.execute("DROP TABLE ks.t")
@@ -214,7 +214,7 @@ def test_retyped_column_stops_the_flush(flushing: Flushing, admin: Any) -> None:
 
 
 @pytest.mark.parametrize("moment", ["_schema_version", "_compare", "add"])
-def test_change_during_the_comparison_stops_the_flush(
+def test_table_altered_during_the_comparison_stops_the_flush(
     node: EmbeddedCassandra, admin: Any, role: str, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
     """The change comes before the table is read, before it is watched, or before a statement is prepared."""
@@ -302,10 +302,10 @@ def test_table_missing_on_the_first_node_is_accepted(
 
 
 @pytest.mark.usefixtures("admin")
-def test_creation_of_the_ledger_may_take_longer(
+def test_creation_of_the_ledger_outlasts_the_request_timeout(
     node: EmbeddedCassandra, role: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A node stalls while it creates the table. The request has a timeout of its own."""
+    """A node stalls while it creates the table. CREATE TABLE has a timeout of its own."""
     patient = {"username": role, "password": "first", "requestTimeout": "1"}
     target = CassandraTarget(options(node, **patient, ledgerTable="slow"))
 
@@ -318,7 +318,7 @@ def test_creation_of_the_ledger_may_take_longer(
     target.plan(pa.schema({"k": pa.string(), "v": pa.int64()}), "k")
 
 
-def test_keyspace_that_bypasses_the_commit_log_stops(flushing: Flushing, admin: Any) -> None:
+def test_keyspace_without_the_commit_log_stops_the_flush(flushing: Flushing, admin: Any) -> None:
     admin.execute("ALTER KEYSPACE ks WITH durable_writes = false")
     try:
         epoch = flushing.batch(("b", 2))
@@ -329,8 +329,8 @@ def test_keyspace_that_bypasses_the_commit_log_stops(flushing: Flushing, admin: 
     flushing.flushes(epoch)
 
 
-def test_dropped_ledger_needs_set_mark(flushing: Flushing, admin: Any) -> None:
-    """The remedy of the first error creates an empty table. The next error has a command as its remedy."""
+def test_error_after_a_dropped_ledger_advises_set_mark(flushing: Flushing, admin: Any) -> None:
+    """The remedy of the first error creates an empty table. The remedy of the next error is the command."""
     mine = "SELECT * FROM ks.wal_sink_ledger WHERE query_id = %s"
     kept = admin.execute(mine, (flushing.world.query_id,)).one()
     admin.execute("DROP TABLE ks.wal_sink_ledger")
@@ -346,14 +346,14 @@ def test_dropped_ledger_needs_set_mark(flushing: Flushing, admin: Any) -> None:
     assert table(admin) == {"a": 1, "b": 2}
 
 
-def test_table_created_again_gets_later_rows(flushing: Flushing, admin: Any) -> None:
+def test_table_created_again_gets_only_later_rows(flushing: Flushing, admin: Any) -> None:
     admin.execute("DROP TABLE ks.t")
     admin.execute("CREATE TABLE ks.t (k text PRIMARY KEY, v bigint)")
     flushing.flushes(flushing.batch(("b", 2)))
     assert table(admin) == {"b": 2}
 
 
-def test_withdrawn_permission_stops_until_it_is_granted(
+def test_withdrawn_permission_stops_the_flush_until_granted(
     flushing: Flushing, admin: Any, role: str
 ) -> None:
     """The remedy is the statement that grants it, for the rows and then for the ledger."""
@@ -476,7 +476,7 @@ def test_many_requests_share_a_push_over_tls(
 
 
 @pytest.mark.usefixtures("admin")
-def test_wrong_certificate_names_its_option(
+def test_error_of_a_wrong_certificate_names_its_option(
     node: EmbeddedCassandra, certificates: Certificates
 ) -> None:
     client = {"clientCertificate": certificates.client, "clientKey": certificates.client_key}
@@ -496,7 +496,7 @@ def test_wrong_certificate_names_its_option(
         pass
 
 
-def test_tls_to_a_plain_port_names_the_options(cassandra: Node) -> None:
+def test_error_of_tls_to_a_plain_port_names_options(cassandra: Node) -> None:
     """OpenSSL reports a wrong version number."""
     with pytest.raises(TargetUnavailable, match="No connection") as refused:
         connect(options_of(cassandra, "ks", **{"cassandra.ssl.enabled": "true"}))

@@ -97,14 +97,14 @@ def test_error_has_a_line_for_each_problem() -> None:
         assert expected in text
 
 
-def test_missing_keyspace_prints_create_keyspace() -> None:
+def test_error_of_missing_keyspace_has_create_keyspace() -> None:
     table = live()._replace(name=TableName("shopp", "orders"))
     text = refusal(FITTING, table)
     assert "Keyspace shopp does not exist. Did you mean shop?" in text
     assert 'CREATE KEYSPACE "shopp"' in text
 
 
-def test_missing_table_prints_create_table() -> None:
+def test_error_of_missing_table_has_create_table() -> None:
     schema = pa.schema([('a "b"', pa.int64()), ("at", pa.timestamp("us", "UTC")), ("s", pa.null())])
     text = refusal(schema, live(table="order"))
     assert 'Table "shop"."order" does not exist. Did you mean orders?' in text
@@ -154,7 +154,9 @@ def planned(schema: pa.Schema = FITTING, **details: Any) -> CassandraPlan:
         ((*COLUMNS, ColumnMetadata("hour", "int", "clustering")), "hour is new, int (clustering)"),
     ],
 )
-def test_changed_table_names_each_difference(now: tuple[ColumnMetadata, ...], says: str) -> None:
+def test_error_names_each_difference_of_a_changed_table(
+    now: tuple[ColumnMetadata, ...], says: str
+) -> None:
     """A new column that is not in the key is accepted."""
     refuse_changed(planned(), live(*COLUMNS, ColumnMetadata("note", "text", "regular")))
     with pytest.raises(SchemaMismatch) as refused:
@@ -182,7 +184,7 @@ def test_ledger_table_may_have_a_later_column() -> None:
         (*LEDGER, ColumnMetadata("part", "int", "clustering")),
     ],
 )
-def test_table_of_other_columns_is_refused_as_ledger(columns: tuple[ColumnMetadata, ...]) -> None:
+def test_ledger_table_with_other_columns_is_refused(columns: tuple[ColumnMetadata, ...]) -> None:
     with pytest.raises(SchemaMismatch, match="is not a ledger of wal_sink") as refused:
         refuse_other_ledger(live(*columns))
     assert create_ledger(TableName("shop", "orders")) in refused.value.remedy
@@ -200,7 +202,7 @@ def test_table_of_other_columns_is_refused_as_ledger(columns: tuple[ColumnMetada
     ],
     ids=["event", "seconds", "column-of-seconds", "of-the-table", "none", "expiry"],
 )
-def test_unfrozen_list_refuses_event_times_and_ttls(
+def test_event_times_and_ttls_with_unfrozen_list_are_refused(
     details: dict[str, Any], default_ttl: int, named: str
 ) -> None:
     """Each sending of such a list has a later timestamp. A time of expiry does not depend on it."""

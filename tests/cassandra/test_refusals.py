@@ -153,8 +153,8 @@ def test_refused_rows_are_named_and_others_written(bad: set[int]) -> None:
 
 
 @pytest.mark.parametrize("place", [0, 3])
-def test_row_is_blamed_after_refused_accepted_refused(place: int) -> None:
-    """All other rows of the request are written before the last one, so one of them is sent again."""
+def test_row_refused_again_after_an_accepted_row_is_named(place: int) -> None:
+    """The other rows are written before the last try of this row, so one of them is sent again."""
     batch = request(rows=4)
     rows = numbers(batch)
     node = always(rows[place])
@@ -196,8 +196,8 @@ def test_refused_rows_are_repeated_after_one_is_accepted() -> None:
     assert {*node.taken} == {*numbers(batch)}
 
 
-def test_acknowledged_request_is_repeated_for_a_refused_row() -> None:
-    """A row that was acknowledged before is sent again."""
+def test_written_request_is_sent_again_to_confirm_a_refusal() -> None:
+    """The refused request has no second row to compare with."""
     good, bad = request(rows=3), request()
     node = always(*numbers(bad))
     with nodes(answers=node) as cluster:
@@ -205,7 +205,7 @@ def test_acknowledged_request_is_repeated_for_a_refused_row() -> None:
     assert sorted(node.taken) == sorted(numbers(good) * 2)
 
 
-def test_only_row_of_a_window_is_named() -> None:
+def test_only_row_of_a_window_is_named_if_refused() -> None:
     batch = request()
     node = always(*numbers(batch))
     with nodes(answers=node) as cluster:
@@ -244,7 +244,7 @@ def test_row_refused_after_an_overload_is_named() -> None:
 
 
 @pytest.mark.parametrize("size", [1, 600])
-def test_table_that_refuses_all_rows_blames_none(size: int) -> None:
+def test_table_that_refuses_all_rows_blames_no_row(size: int) -> None:
     batches = [request(rows=size) for _ in range(600 // size)]
     node = always(*numbers(*batches))
     with (

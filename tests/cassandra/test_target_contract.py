@@ -76,7 +76,7 @@ class TestCassandraDeletes(CellDeletesContract):
 
     records = TestCassandra.records
 
-    def test_delete_without_last_key_column_takes_a_range(
+    def test_delete_without_last_key_column_deletes_a_range(
         self, target: Target, plan: Plan, session: Session
     ) -> None:
         """The delete takes the older rows of the partition. Later rows stay."""

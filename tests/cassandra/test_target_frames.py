@@ -164,7 +164,7 @@ def warnings(session: CassandraSession, plan: Plan, rows: RowSlice) -> set[str]:
     [MIXED, np.arange(COUNT), np.arange(COUNT) // 300, np.arange(COUNT) // 4, np.zeros(COUNT)],
     ids=["mixed", "scattered", "grouped", "small partitions", "one partition"],
 )
-def test_server_warns_of_no_batch(table: FramesTable, keys: Any) -> None:
+def test_batches_cause_no_warning_of_the_server(table: FramesTable, keys: Any) -> None:
     plan, rows = table.slice(some_rows(keys))
     with table.session() as session:
         assert warnings(session, plan, rows) == set()
@@ -181,7 +181,7 @@ def test_server_warns_of_no_batch(table: FramesTable, keys: Any) -> None:
     ],
     ids=["many columns", "set", "map", "text", "null"],
 )
-def test_server_warns_of_no_heavy_rows(
+def test_batches_of_heavy_rows_cause_no_warning(
     cassandra: Node, shared: str, columns: str, kind: pa.DataType, value: Any
 ) -> None:
     """The server counts 20 bytes for each cell, and each element of a collection is a cell."""
@@ -193,10 +193,10 @@ def test_server_warns_of_no_heavy_rows(
         assert warnings(session, plan, rows) == set()
 
 
-def test_server_warns_of_larger_batches(
+def test_larger_batches_cause_warnings_of_the_server(
     table: FramesTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The tests above would see its warnings."""
+    """So the tests above would see a warning."""
     plan, rows = table.slice(some_rows(range(COUNT)))
 
     def of_twenty(*_: object) -> Batches:

@@ -66,7 +66,7 @@ def target(
 
 
 @pytest.mark.usefixtures("admin")
-def test_missing_login_names_the_options(node: EmbeddedCassandra) -> None:
+def test_error_of_missing_login_names_the_options(node: EmbeddedCassandra) -> None:
     with pytest.raises(OptionError, match="requires a login") as refused:
         target(node).plan(SCHEMA, "k")
     assert "cassandra.username and cassandra.password" in refused.value.remedy
@@ -74,7 +74,9 @@ def test_missing_login_names_the_options(node: EmbeddedCassandra) -> None:
 
 @pytest.mark.parametrize(("user", "word"), [("flusher", "wrong"), ("stranger", "hunter2")])
 @pytest.mark.usefixtures("admin")
-def test_wrong_login_hides_the_password(node: EmbeddedCassandra, user: str, word: str) -> None:
+def test_error_of_wrong_login_hides_the_password(
+    node: EmbeddedCassandra, user: str, word: str
+) -> None:
     with pytest.raises(OptionError, match=rf"cassandra\.username {user}") as refused:
         target(node, user, word).connect("q")
     assert "cassandra.password" in refused.value.remedy
@@ -157,7 +159,7 @@ VALUES = {
 
 
 @pytest.mark.parametrize("guardrail", VALUES)
-def test_value_refused_by_a_guardrail_is_named(
+def test_error_names_a_value_refused_by_a_guardrail(
     node: EmbeddedCassandra, admin: Any, guardrail: str
 ) -> None:
     cql, kind, value = VALUES[guardrail]

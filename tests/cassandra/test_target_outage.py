@@ -238,7 +238,7 @@ def test_full_socket_fails_no_request(
     node.execute("TRUNCATE ks.t")
 
 
-def test_table_is_read_from_the_node_of_its_version(
+def test_schema_version_is_read_from_a_connected_node(
     node: EmbeddedCassandra,
 ) -> None:
     with connect(options(node)) as connection:
@@ -352,7 +352,7 @@ def test_node_restart_keeps_whole_windows(node: EmbeddedCassandra) -> None:
     Restarted(node).test_restart_of_the_server_keeps_whole_windows(target, plan)
 
 
-def test_rows_whose_requests_never_end_are_an_outage(
+def test_stalled_driver_thread_is_an_outage_for_rows(
     node: EmbeddedCassandra, standstill: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("wal_sink.targets.cassandra.driver.errors._TIMER_MAY_LAG_S", 0.0)
@@ -371,7 +371,7 @@ def test_rows_whose_requests_never_end_are_an_outage(
         send_all(sender, [request_of(insert.bind([50_000 + number])) for number in range(3)])
 
 
-def test_ledger_whose_requests_never_end_is_an_outage(
+def test_stalled_driver_thread_is_an_outage_for_the_ledger(
     node: EmbeddedCassandra, standstill: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The effect of an update is unknown, and a read raises an outage."""

@@ -127,14 +127,14 @@ def test_default_ttl_of_the_table_is_logged(
 
 
 @pytest.mark.usefixtures("no_thread_is_left")
-def test_unknown_datacenter_lists_the_known_ones(cassandra: Node, table: str) -> None:
+def test_error_of_unknown_datacenter_lists_the_known_ones(cassandra: Node, table: str) -> None:
     with pytest.raises(OptionError, match=r"(?s)is dc9, .*Use one of datacenter1"):
         target(cassandra, table, localDatacenter="dc9").plan(SCHEMA, "k")
     target(cassandra, table, localDatacenter="datacenter1").plan(SCHEMA, "k")
 
 
 @pytest.mark.usefixtures("no_thread_is_left")
-def test_unreachable_server_names_contact_points_and_cause(
+def test_error_of_unreachable_server_names_contact_points_and_cause(
     cassandra: Node, keyspace: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The log has no traceback of the driver, which each try would add."""

@@ -141,7 +141,7 @@ def test_full_cdc_space_blames_no_row(caplog: pytest.LogCaptureFixture) -> None:
 def test_request_accepted_in_parts_blames_no_row(
     table: NodeTable, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A batch of several partitions is above `batch_size_fail_threshold`, 50 KiB."""
+    """The request is above `batch_size_fail_threshold`, 50 KiB, and its parts are not."""
     table.create("id int PRIMARY KEY, c text")
     with connect(table.target().options) as connection:
         insert = connection.session.prepare(f"INSERT INTO {table.name} (id, c) VALUES (?, ?)")

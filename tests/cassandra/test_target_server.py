@@ -51,7 +51,7 @@ def options(node: Node, keyspace: str, **options: str) -> CassandraOptions:
     "level",
     ["ONE", "TWO", "THREE", "QUORUM", "ALL", "LOCAL_ONE", "LOCAL_QUORUM", "EACH_QUORUM"],
 )
-def test_start_accepts_levels_that_the_keyspace_reaches(
+def test_start_accepts_exactly_the_levels_that_keyspace_reaches(
     cassandra: Node, shared: str, level: str
 ) -> None:
     """The tables of a node itself have one replica, and are read at any level.

@@ -81,18 +81,18 @@ def test_documentation_lists_every_type() -> None:
 
 
 @pytest.mark.parametrize("spark", sorted(set(SPARK) & set(CQL_FOR) - {"timestamp_ntz"}))
-def test_new_table_takes_the_dataframe(spark: str) -> None:
+def test_cql_type_of_a_new_table_fits(spark: str) -> None:
     assert problems_of(SPARK[spark], CQL_FOR[spark]) == []
 
 
-def test_narrowing_names_types_and_cast() -> None:
+def test_error_of_narrowing_names_types_and_cast() -> None:
     (problem,) = problems_of(pa.int64(), "int")
     assert "c: bigint (Arrow int64) does not fit the table's int" in problem
     assert '.withColumn("c", F.col("c").cast("int"))' in problem
     assert "where it is a bigint" in problem
 
 
-def test_cast_of_a_part_is_named_beside_another_mismatch() -> None:
+def test_cast_of_a_field_is_proposed_beside_another_mismatch() -> None:
     """No cast of the whole column cures the other mismatch."""
     struct = pa.struct([("zip", pa.string()), ("town", pa.string())])
     types = {"place": (("zip", "int"), ("Town", "text"))}
@@ -104,12 +104,12 @@ def test_cast_of_a_part_is_named_beside_another_mismatch() -> None:
 @pytest.mark.parametrize(
     ("cql", "cast"), [("decimal", "decimal(38,18)"), ("varint", "decimal(38,0)")]
 )
-def test_narrowing_to_decimal_gives_a_precision(cql: str, cast: str) -> None:
+def test_proposed_cast_to_decimal_has_a_precision(cql: str, cast: str) -> None:
     """Spark's bare decimal is decimal(10,0), which would lose digits."""
     assert f'cast("{cast}")' in problems_of(pa.float64(), cql)[0]
 
 
-def test_timestamp_without_zone_names_the_zone_to_set() -> None:
+def test_error_of_timestamp_without_zone_names_the_zone() -> None:
     (problem,) = problems_of(pa.timestamp("us"), "timestamp")
     assert "timestamp_ntz is a clock reading without a zone" in problem
     assert "spark.sql.session.timeZone" in problem
@@ -243,7 +243,7 @@ def test_nested_types_widen_at_every_level(source: pa.DataType, cql: str) -> Non
         ),
     ],
 )
-def test_nested_mismatch_names_path_and_cast(
+def test_error_of_nested_mismatch_names_path_and_cast(
     source: pa.DataType, cql: str, expected: list[str]
 ) -> None:
     """The cast is that of the whole column."""
