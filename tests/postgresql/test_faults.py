@@ -111,10 +111,10 @@ def test_lost_answer_to_commit_is_read_back(
         world.end_sessions()
 
 
-def test_silent_server_is_given_up(
+def test_server_that_stops_answering_is_an_outage(
     mortal: Server, mortal_schema: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Given a host that answers: no time-out of TCP ends the wait."""
+    """The server's host still answers, so no time-out of TCP ends the wait."""
     world = PostgresqlWorld(mortal, mortal_schema)
     world.run().batch(ROWS)
     after_write(monkeypatch, lambda _: mortal.pause())
@@ -165,7 +165,7 @@ def test_row_that_a_trigger_refuses_is_quarantined(world: PostgresqlWorld, state
 
 
 def test_row_that_only_commit_refuses_stops_the_flush(world: PostgresqlWorld) -> None:
-    """Given a deferred constraint. When the constraint is dropped, the flush continues."""
+    """A deferred constraint refuses the row. After the constraint is dropped, the flush continues."""
     world.on_invalid_row = "quarantine"
     world.refuse_two(
         f"AFTER INSERT ON {world.rows_table} DEFERRABLE INITIALLY DEFERRED",
@@ -188,7 +188,7 @@ def test_row_that_only_commit_refuses_stops_the_flush(world: PostgresqlWorld) ->
         (errors.ObjectNotInPrerequisiteState, "fatal"),  # such as for a default that fails
     ],
 )
-def test_error_of_class_55_has_its_own_error_class(
+def test_error_of_class_55_is_classified_by_its_sqlstate(
     error: type[Exception], error_class: str
 ) -> None:
     target = PostgresqlTarget(PostgresqlOptions(uri="postgresql://db/shop", table="t"))
@@ -196,7 +196,7 @@ def test_error_of_class_55_has_its_own_error_class(
 
 
 @pytest.mark.parametrize(("of_role", "kept"), [("off", "on"), ("remote_apply", "remote_apply")])
-def test_commit_is_durable_whatever_the_role_says(
+def test_settings_of_the_role_do_not_weaken_a_session(
     store: Postgresql, user: str, of_role: str, kept: str
 ) -> None:
     """Each session sets what the sink relies on, and keeps a stronger setting of the role."""

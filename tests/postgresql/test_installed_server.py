@@ -23,7 +23,7 @@ def server() -> Iterator[Server]:
         yield server
 
 
-def test_server_is_durable_and_not_root(server: Server) -> None:
+def test_server_is_durable_and_does_not_run_as_root(server: Server) -> None:
     """A client needs the password."""
     assert server.execute("SHOW fsync") == [("on",)]
     assert server.start() is server, "starting a running server changes nothing"
@@ -66,7 +66,7 @@ def test_paused_server_is_silent_until_resumed(server: Server) -> None:
     assert answered.is_set()
 
 
-def test_paused_server_stops_in_order(server: Server) -> None:
+def test_paused_server_stops_by_a_regular_shutdown(server: Server) -> None:
     server.pause()
     server.stop()
     assert not server.running
@@ -76,7 +76,7 @@ def test_paused_server_stops_in_order(server: Server) -> None:
     assert (1,) in server.execute("SELECT id FROM kept")
 
 
-def test_failed_start_shows_the_log() -> None:
+def test_error_of_a_failed_start_shows_the_log() -> None:
     server = Server({"no_such_setting": 1})
     with pytest.raises(DidNotStart, match="no_such_setting") as caught:
         server.start()

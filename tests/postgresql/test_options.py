@@ -84,7 +84,7 @@ def test_second_password_is_refused() -> None:
     assert options(postgresql_uri="postgresql://u:a@h/d", postgresql_password="a").password == "a"
 
 
-def test_uri_of_the_log_gets_no_password() -> None:
+def test_uri_named_by_the_log_gets_no_password() -> None:
     logged = {"postgresql.uri": URI, "table": "orders"}
     refuse_unconfirmed(PostgresqlOptions, logged, {}, {})
     with pytest.raises(OptionError, match="a place that only the log names"):

@@ -58,14 +58,14 @@ def remedied(store: Postgresql, error: WalSinkError, **options: Any) -> None:
 
 
 @pytest.mark.parametrize("name", ["order", "x.orders"])
-def test_missing_table_suggests_a_name(store: Postgresql, name: str) -> None:
+def test_error_of_missing_table_suggests_a_name(store: Postgresql, name: str) -> None:
     """A table of another schema is suggested if it has the same name."""
     store.execute("CREATE TABLE orders (id bigint)")
     error = refused(store, table=f"{store.schema}x.orders" if "." in name else name)
     assert f"Did you mean {store.schema}.orders?" in error.what
 
 
-def test_near_name_of_another_schema_is_not_suggested(store: Postgresql) -> None:
+def test_similar_name_in_another_schema_is_not_suggested(store: Postgresql) -> None:
     other = f"{store.schema}x"
     store.execute(f"CREATE SCHEMA {other}; CREATE TABLE {other}.orders (id bigint)")
     try:
@@ -74,7 +74,7 @@ def test_near_name_of_another_schema_is_not_suggested(store: Postgresql) -> None
         store.execute(f"DROP SCHEMA {other} CASCADE")
 
 
-def test_refused_row_is_shown_once(store: Postgresql) -> None:
+def test_error_shows_a_refused_row_once(store: Postgresql) -> None:
     """The server's own text about NOT NULL and CHECK has the whole row, too."""
     store.execute("CREATE TABLE t (id bigint, v text)")
     target = store.target()
@@ -154,10 +154,10 @@ def test_remedy_of_a_refused_table_works(store: Postgresql, ddl: str) -> None:
         ("integer", "1", pa.map_(pa.string(), pa.int32())),
     ],
 )
-def test_remedy_of_a_column_that_no_cast_fits_works(
+def test_remedy_for_a_column_without_a_cast_works(
     store: Postgresql, type_: str, text: str, source: pa.DataType
 ) -> None:
-    """The table has a value."""
+    """The table already has a value in the column."""
     store.execute(f"CREATE TABLE t (c {type_}); INSERT INTO t VALUES ('{text}')")
     schema = pa.schema([("c", source)])
     with pytest.raises(SchemaMismatch, match="No cast leads to that type") as caught:
@@ -178,7 +178,7 @@ def test_unique_index_of_one_partition_is_refused(store: Postgresql, mode: str) 
 
 
 def test_foreign_table_is_refused(store: Postgresql) -> None:
-    """Also a partition that is one, at a start and under a session."""
+    """A start and a session refuse the table, also if only a partition is a foreign table."""
     wrapper, server = f"fdw_{store.schema}", f"server_{store.schema}"
     store.execute(f"CREATE FOREIGN DATA WRAPPER {wrapper}")
     store.execute(f"CREATE SERVER {server} FOREIGN DATA WRAPPER {wrapper}")
@@ -211,8 +211,8 @@ def test_upsert_of_1600_columns_is_refused(store: Postgresql) -> None:
     assert "Leave some columns out of the DataFrame." in caught.value.remedy
 
 
-def test_update_that_counts_changed_rows_is_refused(store: Postgresql) -> None:
-    """The trigger lets PostgreSQL count as MySQL does by default."""
+def test_ledger_that_counts_only_changed_rows_is_refused(store: Postgresql) -> None:
+    """A trigger lets PostgreSQL count only changed rows, as MySQL does by default."""
     store.execute(TABLE)
     agreed(store.target(), BATCH.schema)
     store.execute(
@@ -224,7 +224,7 @@ def test_update_that_counts_changed_rows_is_refused(store: Postgresql) -> None:
     assert "count the rows that are found" in error.remedy
 
 
-def test_trigger_that_refuses_a_start_is_named(store: Postgresql) -> None:
+def test_error_names_a_trigger_that_refuses_a_start(store: Postgresql) -> None:
     """The error does not blame the login."""
     store.execute(
         f"{TABLE}; CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS"
@@ -241,7 +241,7 @@ def test_trigger_that_refuses_a_start_is_named(store: Postgresql) -> None:
 
 @pytest.mark.parametrize("relation", ["t", "low", "high", "wal_sink_ledger"])
 def test_table_made_unlogged_takes_no_rows(store: Postgresql, relation: str) -> None:
-    """Given a session that has written to the table before."""
+    """The session has already written to the table."""
     store.execute(TABLE if relation == "t" else PARTS.format(key=""))
     target = store.target()
     plan = agreed(target, BATCH.schema)
@@ -266,7 +266,7 @@ def test_table_made_unlogged_takes_no_rows(store: Postgresql, relation: str) -> 
 def test_compared_table_cannot_be_altered_before_commit(
     store: Postgresql, mode: str, alter: str
 ) -> None:
-    """Also before its first row. Otherwise COPY could read the bytes of a bigint as another type."""
+    """The session locks it before the first row. Otherwise COPY could read a bigint as another type."""
     store.execute(PARTS.format(key="PRIMARY KEY" if mode == "upsert" else ""))
     target = store.target(mode=mode)
     plan = agreed(target, BATCH.schema)
@@ -286,7 +286,7 @@ def test_compared_table_cannot_be_altered_before_commit(
 def test_published_table_without_replica_identity_is_refused(
     store: Postgresql, ddl: str, *, deletes: bool
 ) -> None:
-    """At a start; for a partition in the flush, and no single row is blamed."""
+    """A start refuses the table. The flush refuses a partition, and blames no single row."""
     store.execute(ddl.format(key="UNIQUE"))
     events = "delete" if deletes else "update"
     options = {"mode": "upsert"} | ({"operation_column": "op"} if deletes else {})
@@ -315,7 +315,7 @@ def test_published_table_without_replica_identity_is_refused(
 
 
 def test_locked_table_delays_no_start(store: Postgresql) -> None:
-    """Given a lock such as that of CREATE INDEX."""
+    """CREATE INDEX takes such a lock."""
     store.execute(TABLE)
     with psycopg.connect(store.url) as other:
         other.execute(f"LOCK TABLE {store.schema}.t IN SHARE MODE")
@@ -327,7 +327,7 @@ def test_locked_table_delays_no_start(store: Postgresql) -> None:
 
 @pytest.mark.parametrize("name", ["t", "wal_sink_ledger"])
 @pytest.mark.parametrize("mode", ["append", "upsert"])
-def test_withdrawn_right_comes_with_its_grant(
+def test_error_of_a_withdrawn_privilege_has_its_grant(
     store: Postgresql, user: str, name: str, mode: str
 ) -> None:
     key = " PRIMARY KEY" * (mode == "upsert")
@@ -351,7 +351,7 @@ def test_withdrawn_right_comes_with_its_grant(
 def test_grants_that_errors_name_are_enough(
     store: Postgresql, user: str, mode: str, *, create_table: bool
 ) -> None:
-    """Given a user without privileges, when the remedy of each error is run, then rows arrive."""
+    """The user begins without privileges. After the remedies of all errors are run, rows arrive."""
     options: dict[str, Any] = {"mode": mode}
     if create_table:
         options |= {"create_table": True, "key_columns": "id" if mode == "upsert" else ""}
@@ -396,7 +396,7 @@ def test_row_level_security_is_refused(store: Postgresql, user: str) -> None:
     assert "BYPASSRLS" in error.remedy
 
 
-def test_failed_connection_says_what_is_wrong(
+def test_error_of_a_failed_connection_names_its_cause(
     store: Postgresql, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The variable with the password is read at each connection."""
@@ -440,7 +440,7 @@ def test_tables_of_many_kinds_take_rows(store: Postgresql, ddl: str) -> None:
     assert store.execute("SELECT id, v FROM t ORDER BY id") == [(1, "a"), (2, "b")]
 
 
-def test_catalogue_is_read_in_its_own_words(store: Postgresql) -> None:
+def test_catalogue_returns_columns_and_unique_constraints(store: Postgresql) -> None:
     store.execute(
         "CREATE DOMAIN inner_ AS numeric(10,2) CHECK (VALUE > 0);"
         " CREATE DOMAIN outer_ AS inner_ NOT NULL DEFAULT 1;"
@@ -487,7 +487,7 @@ def test_start_warns_of_a_server_without_fsync(
 
 
 def test_slice_encoded_in_pieces_arrives_whole(store: Postgresql) -> None:
-    """Given nulls, bits and lists on both sides of each border of a piece."""
+    """Nulls, bits and lists are on both sides of each border of a piece."""
     store.execute("CREATE TABLE t (id int, flag bool, word text, tags text[], j jsonb)")
     rows = [
         (

@@ -47,7 +47,7 @@ def target(server: Server, certificates: Path) -> PostgresqlTarget:
     return PostgresqlTarget(PostgresqlOptions(uri=uri, table="t"))
 
 
-def test_server_with_a_trusted_certificate_is_connected_to(
+def test_server_with_a_trusted_certificate_is_accepted(
     server: Server, certificates: Certificates
 ) -> None:
     trusting = target(server, certificates.ca)

@@ -175,7 +175,7 @@ CASES: list[tuple[str, pa.Array, list[str]]] = [
 def test_values_of_every_type_arrive(
     store: Postgresql, type_: str, values: pa.Array, expected: list[str]
 ) -> None:
-    """With a null at the end, from a batch that does not begin at its array's beginning."""
+    """The last value is a null. The batch begins in the middle of its array."""
     store.execute(f"CREATE TABLE t (n int, x {type_})")
     arrays = [pa.nulls(3, values.type), values, pa.nulls(1, values.type)]
     shifted = pa.concat_arrays(arrays).slice(3)
@@ -202,8 +202,8 @@ def test_random_decimals_arrive_to_the_digit(store: Postgresql) -> None:
         store.execute("DROP TABLE t")
 
 
-def test_columns_of_all_types_stay_apart(store: Postgresql) -> None:
-    """A column of each type side by side, by COPY into the table and through the temporary table."""
+def test_columns_of_all_types_arrive_side_by_side(store: Postgresql) -> None:
+    """COPY writes them into the table, and into the temporary table."""
     chosen = {type_: (values, expected) for type_, values, expected in CASES}
     direct = [type_ for type_ in chosen if temporary_type(type_) is None]
     for number, types in enumerate([direct, list(chosen)]):
@@ -304,8 +304,8 @@ ROWS = re.findall(r"^\| `(.+?)` \| (.+?) \| (.+?) \|", TYPES_SECTION, re.MULTILI
 
 
 @pytest.mark.parametrize(("words", "sources", "held"), ROWS, ids=[row[0] for row in ROWS])
-def test_page_lists_all_types_that_fit(words: str, sources: str, held: str) -> None:
-    """The note of `numeric` has the integers."""
+def test_documentation_lists_all_types_that_fit(words: str, sources: str, held: str) -> None:
+    """The integers are in the note of `numeric`."""
     assert len(ROWS) > 15
     column = Column(name="c", source="", type=words, role="regular")
     listed = {*re.split(r", (?![0-9])", sources)}
@@ -335,7 +335,7 @@ def fits(words: str, source: pa.DataType) -> bool:
 
 
 @pytest.mark.parametrize(("words", "source"), UNFIT, ids=[f"{w}<-{s}" for w, s in UNFIT])
-def test_types_that_lose_something_do_not_fit(words: str, source: pa.DataType) -> None:
+def test_types_that_would_lose_data_do_not_fit(words: str, source: pa.DataType) -> None:
     assert not fits(words, source)
 
 
@@ -345,7 +345,7 @@ def test_type_of_a_new_column_fits() -> None:
 
 
 def test_struct_becomes_json(store: Postgresql) -> None:
-    """Given nested parts, values of all kinds, and keys that are not texts."""
+    """The struct has nested parts, values of all kinds, and keys that are not texts."""
     inner = pa.struct(
         [("when", pa.timestamp("us", "UTC")), ("raw", pa.binary()), ("d", pa.decimal128(38, 2))]
     )
@@ -360,7 +360,7 @@ def test_struct_becomes_json(store: Postgresql) -> None:
     assert json.loads(text, parse_float=Decimal) == expected
 
 
-def test_misfits_are_listed_line_by_line(store: Postgresql) -> None:
+def test_error_has_a_line_for_each_misfit(store: Postgresql) -> None:
     store.execute(
         "CREATE TABLE t (a int, b int NOT NULL, c int GENERATED ALWAYS AS (1) STORED, n numeric(9,2))"
     )

@@ -25,7 +25,7 @@ def deleting(store: Postgresql, **options: str) -> KeyedTarget:
 
 
 @pytest.mark.parametrize("apart", [True, False], ids=["two batches", "one batch"])
-def test_row_after_its_delete_has_nothing_of_before(store: Postgresql, *, apart: bool) -> None:
+def test_row_after_its_delete_keeps_no_old_value(store: Postgresql, *, apart: bool) -> None:
     """Columns that the DataFrame lacks get their defaults after a delete."""
     store.execute("CREATE TABLE t (id bigint PRIMARY KEY, v text, w int DEFAULT 7)")
     store.execute("INSERT INTO t VALUES (1, 'old', 1), (2, 'old', 2), (3, 'old', 3)")
@@ -36,7 +36,7 @@ def test_row_after_its_delete_has_nothing_of_before(store: Postgresql, *, apart:
     assert store.execute("SELECT id, v, w FROM t ORDER BY id") == [(1, "a", 7), (2, "b", 2)]
 
 
-def test_delete_needs_the_key_alone(store: Postgresql) -> None:
+def test_delete_needs_only_the_key(store: Postgresql) -> None:
     """The other cells of a delete may be null where the column refuses nulls, and may be too long."""
     store.execute(
         "CREATE DOMAIN word AS text NOT NULL;"
@@ -53,7 +53,7 @@ def test_delete_needs_the_key_alone(store: Postgresql) -> None:
 
 
 def test_collation_of_the_table_decides_equal_keys(store: Postgresql) -> None:
-    """Given a collation that ignores case, also beside a column that the server casts."""
+    """The collation ignores case. The key's other column is cast by the server."""
     store.execute(
         "CREATE COLLATION nocase"
         " (provider = icu, locale = 'und-u-ks-level2', deterministic = false);"
@@ -94,7 +94,7 @@ def test_deletes_in_append_mode_are_refused(store: Postgresql) -> None:
 
 
 def test_session_makes_its_temporary_table_once(store: Postgresql) -> None:
-    """Given several windows over one session, they share the table, and each empties it."""
+    """The windows of a session share the table, and each window empties it."""
     store.execute("CREATE TABLE t (id bigint PRIMARY KEY, v text)")
     target = store.target(mode="upsert")
     plan = agreed(target, SCHEMA.remove(1))
@@ -108,7 +108,7 @@ def test_session_makes_its_temporary_table_once(store: Postgresql) -> None:
 
 
 def test_user_without_delete_privilege_is_refused(store: Postgresql, user: str) -> None:
-    """At a start with operationColumn, and only then; the GRANT of the remedy is enough."""
+    """Only a start with operationColumn refuses the user. The GRANT of the remedy is enough."""
     store.execute(
         f"CREATE TABLE t (id bigint PRIMARY KEY, v text);"
         f" GRANT USAGE, CREATE ON SCHEMA {store.schema} TO {user};"
@@ -140,7 +140,7 @@ def test_row_hidden_by_a_later_policy_stops_the_flush(store: Postgresql, user: s
 
 
 def test_unavailable_cells_of_any_type_keep_their_values(store: Postgresql) -> None:
-    """Given types that refuse the text of an unavailable cell, and columns that refuse nulls."""
+    """Some types refuse the text of an unavailable cell, and some columns refuse nulls."""
     zeros = "00000000-0000-0000-0000-00000000000"
     columns = {
         "b": ("bytea", b"one", b"two"),

@@ -26,8 +26,8 @@ from wal_sink.errors import SchemaMismatch
 from wal_sink.testing.contracts.rows import deliver
 
 
-def test_computed_column_takes_no_value(store: Store) -> None:
-    """The other columns arrive without a value for it."""
+def test_dataframe_with_a_computed_column_is_refused(store: Store) -> None:
+    """A DataFrame without that column is accepted, and its rows arrive."""
     end = " STORED" if isinstance(store, Postgresql) else ""
     computed = f"twice BIGINT GENERATED ALWAYS AS (id * 2){end}"
     store.execute(f"CREATE TABLE t (id BIGINT, name TEXT, {computed})")
@@ -46,8 +46,7 @@ def test_table_name_of_another_case_is_suggested(store: Store, *, create_table: 
         agreed(store.target(create_table=create_table))
 
 
-def test_columns_that_differ_by_case_are_named(store: Store) -> None:
-    """Only PostgreSQL accepts both columns."""
+def test_columns_differing_by_case_are_refused_except_by_postgresql(store: Store) -> None:
     twice = SCHEMA.append(pa.field("Name", pa.string()))
     target = store.target(create_table=True)
     for start in (target.dry_plan, target.plan):
@@ -59,7 +58,7 @@ def test_columns_that_differ_by_case_are_named(store: Store) -> None:
 
 
 def test_view_is_refused(store: Store) -> None:
-    """At a start, and under a session for whose table the view was put in place."""
+    """A start refuses the view. A session refuses it if the view has replaced the table."""
     store.execute(TABLE.format(key=""))
     target = store.target()
     plan = agreed(target)
@@ -73,7 +72,7 @@ def test_view_is_refused(store: Store) -> None:
 
 
 def test_column_of_another_character_set_is_refused(maria: Maria) -> None:
-    """The column could refuse a character. The ALTER TABLE of the error mends it, and nothing else."""
+    """The column could refuse a character. The ALTER TABLE of the error changes only the character set."""
     maria.paste(
         "CREATE TABLE t (id BIGINT, name VARCHAR(20) CHARACTER SET latin1 NOT NULL DEFAULT 'x')"
     )
@@ -97,7 +96,7 @@ def test_remedy_for_a_type_keeps_not_null(maria: Maria) -> None:
     assert [column.role for column in agreed(maria.target()).columns] == ["regular", "required"]
 
 
-def test_type_unknown_to_sqlalchemy_is_named(maria: Maria) -> None:
+def test_error_names_a_type_unknown_to_sqlalchemy(maria: Maria) -> None:
     """The error comes only if the DataFrame has the column."""
     type_ = "vector(3)" if isinstance(maria.server, MySql) else "point"
     maria.execute(f"CREATE TABLE t (id BIGINT, name TEXT, other {type_})")
@@ -141,8 +140,11 @@ def test_remedy_of_unnamed_unique_constraints_works(store: Store) -> None:
     ],
     indirect=["store"],
 )
-def test_index_on_a_part_is_no_key(store: Store, index: str) -> None:
-    """Given an index on a part of a column, or on some rows. Beside a primary key it may refuse a row."""
+def test_partial_unique_index_is_not_a_key(store: Store, index: str) -> None:
+    """The index is on a part of a column, on an expression, or on some rows.
+
+    Beside a primary key such an index may refuse a row, so a start refuses the table.
+    """
     for key, words in (("", "no primary key"), (", PRIMARY KEY (id)", "part .*expression")):
         store.execute(TABLE.format(key=key))
         store.execute(f"CREATE UNIQUE INDEX part ON {index}")
@@ -151,8 +153,8 @@ def test_index_on_a_part_is_no_key(store: Store, index: str) -> None:
         store.execute("DROP TABLE t")
 
 
-def test_key_that_the_dataframe_lacks_refuses_no_row(tmp_path: Path) -> None:
-    """SQLite fills the key with the next number, except in a table without row ids."""
+def test_key_outside_the_dataframe_is_filled_by_sqlite(tmp_path: Path) -> None:
+    """SQLite uses the next row id. A start refuses a table without row ids."""
     store, schema = Sqlite(tmp_path), pa.schema([("name", pa.string())])
     store.execute("CREATE TABLE t (id INTEGER PRIMARY KEY, name TEXT)")
     bring(store.target(), pa.record_batch([["a", "a"]], schema))
@@ -190,7 +192,7 @@ def test_key_changed_under_a_session_stops_the_flush(store: Store, change: str, 
     assert store.execute("SELECT * FROM t") == []
 
 
-def test_table_of_keys_alone_takes_upserts(store: Store) -> None:
+def test_table_with_only_key_columns_takes_upserts(store: Store) -> None:
     store.execute(TABLE.format(key=", PRIMARY KEY (name, id)"))
     bring(store.target(mode="upsert"), pa.record_batch([[1, 1, 2], ["a", "a", "a"]], SCHEMA))
     assert [*map(tuple, store.execute("SELECT * FROM t ORDER BY id"))] == [(1, "a"), (2, "a")]
@@ -204,7 +206,7 @@ def test_zero_stays_zero_under_auto_increment(maria: Maria) -> None:
 
 
 def test_duckdb_decides_which_keys_are_equal(tmp_path: Path) -> None:
-    """Given a uuid, which has no case, and a collation that ignores case."""
+    """The key has a uuid, which has no case, and a text whose collation ignores case."""
     store = DuckDb(tmp_path)
     store.execute(
         "CREATE TABLE t (id UUID, name VARCHAR COLLATE NOCASE, v INT, PRIMARY KEY (id, name))"

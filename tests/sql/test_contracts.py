@@ -95,7 +95,7 @@ class TestSqliteAppend(AppendContract):
 
     store_type = Sqlite
 
-    def test_altered_table_refuses_no_row(
+    def test_rows_for_an_altered_table_raise_schema_mismatch(
         self, target: Target, plan: Plan, session: Session
     ) -> None:
         """The error blames the table, and not the rows that the server refuses."""

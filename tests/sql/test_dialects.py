@@ -28,7 +28,7 @@ def target(name: str) -> SqlAlchemyTarget:
     return SqlAlchemyTarget(SqlAlchemyOptions(url=URLS[name], table="t"))
 
 
-def test_percent_is_doubled_where_the_driver_reads_it() -> None:
+def test_percent_in_a_name_is_doubled_for_some_drivers() -> None:
     """A driver with the placeholder %s reads a % in a name, too."""
     plan = msgspec.structs.replace(PLAN, details={KEY: ["k%"]})
     assert delete(target("mysql"), plan) == 'DELETE FROM "t" WHERE `k%%` = %s'
@@ -37,7 +37,7 @@ def test_percent_is_doubled_where_the_driver_reads_it() -> None:
 
 @pytest.mark.parametrize("quoted", ['"shop"."a.b""c"', '`shop`.`a.b"c`', 'shop.a.b"c'])
 def test_table_in_errors_has_no_quotes(quoted: str) -> None:
-    """Whichever quotes the database uses."""
+    """The quotes differ from database to database."""
     assert unquoted(quoted) == 'shop.a.b"c'
     assert unquoted("shop.`my-orders`") == "shop.`my-orders`"
 
@@ -64,7 +64,7 @@ class OperationalError(DatabaseError):
         (1146, "fatal", False),
     ],
 )
-def test_error_of_mysql_means_what_its_number_says(number: int, kind: str, refuses: bool) -> None:
+def test_mysql_error_is_classified_by_its_number(number: int, kind: str, refuses: bool) -> None:
     """Any other number is fatal, and refuses no row."""
     error = DatabaseError(number)
     assert DIALECTS["mysql"].error_codes.classify(error) == kind
@@ -79,10 +79,10 @@ def test_error_of_mysql_means_what_its_number_says(number: int, kind: str, refus
         (DatabaseError(), "fatal", False),
     ],
 )
-def test_error_of_any_driver_means_what_pep_249_says(
+def test_driver_error_is_classified_by_its_pep_249_class(
     error: Exception, kind: str, refuses: bool
 ) -> None:
-    """By the class of the error, for a database without a dialect."""
+    """The database has no dialect, so nothing else is known of its errors."""
     assert GENERIC.error_codes.classify(error) == kind
     assert GENERIC.error_codes.refuses(error) is refuses
 
@@ -96,17 +96,16 @@ def test_error_of_any_driver_means_what_pep_249_says(
         ({}, [None], False),
     ],
 )
-def test_index_of_a_part_is_not_plain(
+def test_index_with_filter_or_expression_is_not_plain(
     options: dict[str, object], columns: list[str | None], plain: bool
 ) -> None:
-    """Given an index that covers some rows only, or has an expression."""
     index = unique_index({"name": "i", "column_names": columns, "dialect_options": options})
     assert index.plain is plain
     assert index.columns == tuple(filter(None, columns))
 
 
-def test_type_of_a_catalogue_is_read() -> None:
-    """Given numbers, signs, lengths and time zones."""
+def test_type_text_of_a_catalogue_is_parsed() -> None:
+    """The texts have numbers, signs, lengths and time zones."""
     for backend, text, words, arrow in (
         ("mysql", "INTEGER(10) UNSIGNED", "integer(10) unsigned", "uint32"),
         ("mysql", 'VARCHAR(50) COLLATE "utf8mb4_bin"', "varchar(50)", "string"),

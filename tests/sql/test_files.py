@@ -44,7 +44,7 @@ def test_commit_to_sqlite_syncs_its_folder(tmp_path: Path) -> None:
         assert connection.query("PRAGMA synchronous") == [(3,)]
 
 
-def test_file_takes_no_password_of_another_target(
+def test_file_database_ignores_the_password_of_another_target(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The variable may be set for MariaDB in the same process. SQLAlchemy refuses a password for SQLite."""
@@ -54,7 +54,7 @@ def test_file_takes_no_password_of_another_target(
     agreed(store.target())
 
 
-def test_duckdb_file_is_open_in_transactions_alone(tmp_path: Path) -> None:
+def test_duckdb_file_is_open_only_in_transactions(tmp_path: Path) -> None:
     """Between transactions another process can open the file, such as Spark's planner beside a flusher."""
     store = DuckDb(tmp_path)
     store.execute(TABLE.format(key=""))
@@ -76,7 +76,7 @@ def test_duckdb_file_is_open_in_transactions_alone(tmp_path: Path) -> None:
 
 
 def test_lock_of_duckdb_is_waited_for(tmp_path: Path) -> None:
-    """Given another process that has the file open for a second."""
+    """Another process has the file open for a second."""
     store = DuckDb(tmp_path)
     store.execute(TABLE.format(key=""))
     opened = f"import duckdb, time; c = duckdb.connect({str(store.path)!r})"
@@ -90,8 +90,8 @@ def test_lock_of_duckdb_is_waited_for(tmp_path: Path) -> None:
                 agreed(target)
 
 
-def test_lock_of_sqlite_passes_by_itself(tmp_path: Path) -> None:
-    """Given another process that writes to the file."""
+def test_lock_of_another_sqlite_connection_is_an_outage(tmp_path: Path) -> None:
+    """A start succeeds after the lock is released."""
     store = Sqlite(tmp_path)
     store.execute(TABLE.format(key=""))
     target = store.target(lock_timeout=0.05)

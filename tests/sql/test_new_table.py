@@ -29,7 +29,7 @@ ODD_NAMES = pa.schema(
 
 
 def test_ddl_of_a_missing_table_can_be_pasted(store: Store) -> None:
-    """Given names that need quotes, the statements of the error and of the check run unchanged."""
+    """The names need quotes. The statements of the error and of the check run unchanged."""
     ledger: dict[str, Any] = {"ledger_table": "ledger%d"}
     append = store.target(**ledger)
     upsert = store.target(**ledger, mode="upsert", create_table=True, key_columns="id,name")
@@ -50,7 +50,7 @@ def test_ddl_of_a_missing_table_can_be_pasted(store: Store) -> None:
 
 @pytest.mark.parametrize("store", STORES[1:], indirect=True)
 def test_missing_schema_is_created_before_its_table(store: Store) -> None:
-    """By the statements of the error, by createTable, and for the ledger's table."""
+    """The error has the statements, and createTable runs them. A start creates the schema of the ledger."""
     schemas = [f"s_{uuid.uuid4().hex[:12]}" for _ in range(3)]
     if not isinstance(store, Maria):  # the error of MariaDB names the missing database
         absent = store.target(table=f"{schemas[0]}.t")
@@ -68,7 +68,7 @@ def test_missing_schema_is_created_before_its_table(store: Store) -> None:
 
 
 def test_table_with_another_key_is_refused(store: Store) -> None:
-    """Its key would decide which rows are replaced, and not option keyColumns."""
+    """The table's key, and not option keyColumns, would decide which rows are replaced."""
     store.execute(TABLE.format(key=", PRIMARY KEY (id, name)"))
     makes: dict[str, Any] = {"mode": "upsert", "create_table": True}
     fits, other = (store.target(**makes, key_columns=key) for key in ("name,id", "id"))

@@ -22,7 +22,7 @@ from wal_sink.testing.micro_batches import PlayedQuery
 
 @pytest.mark.parametrize("table", ["t", "wal_sink_ledger"])
 def test_engine_without_transactions_is_refused(maria: Maria, table: str) -> None:
-    """At a start and under a session, for the table of the rows or the ledger's table."""
+    """A start and a session refuse the engine of the rows' table, and that of the ledger's table."""
     maria.execute(TABLE.format(key=""))
     target = maria.target()
     plan = agreed(target)
@@ -42,7 +42,7 @@ def test_engine_without_transactions_is_refused(maria: Maria, table: str) -> Non
         agreed(target)
 
 
-def test_remedy_for_an_engine_quotes_the_table(maria: Maria) -> None:
+def test_remedy_of_a_refused_engine_quotes_the_table(maria: Maria) -> None:
     maria.execute("CREATE TABLE `a``b` (id BIGINT NOT NULL, name VARCHAR(20)) ENGINE=MyISAM")
     target = maria.target(table="a`b")
     with pytest.raises(SchemaMismatch, match="storage engine MyISAM") as caught:
@@ -71,7 +71,7 @@ def test_table_on_another_server_is_refused(maria: Maria) -> None:
 
 
 def test_compared_table_cannot_be_altered_before_commit(maria: Maria) -> None:
-    """Also before its first row."""
+    """The session locks the table before the first row."""
     maria.execute(TABLE.format(key=""))
     target = maria.target()
     plan = agreed(target)
@@ -98,7 +98,7 @@ def test_compared_table_cannot_be_altered_before_commit(maria: Maria) -> None:
 def test_sqlite_table_that_drops_rows_is_refused(
     tmp_path: Path, table: str, trigger: str, clause: str
 ) -> None:
-    """At a start, by a check, and under a session; a clause with ABORT is accepted."""
+    """A start, a check and a session refuse the table. A clause with ABORT is accepted."""
     store = Sqlite(tmp_path)
     store.execute("CREATE TABLE t (id BIGINT, name TEXT NOT NULL ON CONFLICT ABORT, rollback TEXT)")
     target = store.target()
@@ -113,8 +113,8 @@ def test_sqlite_table_that_drops_rows_is_refused(
             start(SCHEMA, "key")
 
 
-def test_missing_ledger_names_another_database(store: Store) -> None:
-    """Given a query that starts again with the URL of another database, where no plan was made."""
+def test_error_of_missing_ledger_suspects_another_database(store: Store) -> None:
+    """The query was started again with the URL of another database, where no plan was made."""
     store.execute(TABLE.format(key=""))
     with store.target().connect("query") as session:
         words = "wal_sink_ledger. cannot be read: .*\n.*another database, schema or ledger table than before"
@@ -144,8 +144,8 @@ def test_server_that_replicates_by_statement_is_refused(maria: Maria) -> None:
     assert maria.execute("SELECT * FROM t") == [(1, "a")]
 
 
-def test_withdrawn_right_comes_with_its_grant(maria: Maria) -> None:
-    """For the table of the rows or the ledger's table; after the GRANT the flush continues."""
+def test_error_of_a_withdrawn_privilege_has_its_grant(maria: Maria) -> None:
+    """The table is that of the rows or of the ledger. After the GRANT the flush continues."""
     user = f"u{maria.database[-8:]}"
     maria.execute(TABLE.format(key=""))
     maria.server.execute(f"CREATE USER {user} IDENTIFIED BY 'p'")

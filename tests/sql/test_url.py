@@ -17,8 +17,8 @@ from wal_sink.options import parse, public
 from wal_sink.targets.sqlalchemy import SqlAlchemyOptions, SqlAlchemyTarget
 
 
-def test_refused_connection_names_the_options(tmp_path: Path) -> None:
-    """Given a file that is not a database: the driver refuses it as a server refuses a password."""
+def test_error_of_a_refused_connection_names_the_options(tmp_path: Path) -> None:
+    """The file is not a database. The driver refuses it as a server refuses a password."""
     (tmp_path / "a.db").write_bytes(b"no database" * 1_000)
     with pytest.raises(OptionError, match=r"sql at sqlite:.*a\.db refuses: ") as caught:
         agreed(Sqlite(tmp_path).target())
@@ -33,7 +33,7 @@ def test_file_in_a_missing_folder_is_refused(tmp_path: Path, backend: str) -> No
 
 
 def test_password_is_kept_apart_from_the_url() -> None:
-    """Neither public options nor texts have it."""
+    """Neither public options nor texts have the password."""
     parameters = {"sql.url": "mysql+pymysql://me:s%40cret@db:3306/shop", "table": "t"}
     options = parse(parameters, SqlAlchemyOptions)
     assert (options.url, options.password) == ("mysql+pymysql://me@db:3306/shop", "s@cret")
@@ -57,7 +57,7 @@ def test_password_is_kept_apart_from_the_url() -> None:
     ],
 )
 def test_url_that_cannot_be_used_is_refused(url: str, words: str) -> None:
-    """When the options are parsed."""
+    """The error comes when the options are parsed."""
     with pytest.raises(OptionError, match=words):
         SqlAlchemyOptions(url=url, table="t")
 
@@ -76,7 +76,7 @@ def test_schema_of_sqlite_other_than_main_is_refused() -> None:
         ("mysql://me@db/shop", "MySQLdb", "pymysql", "mysql+pymysql://"),
     ],
 )
-def test_missing_driver_is_named(url: str, driver: str, package: str, scheme: str) -> None:
+def test_error_names_a_missing_driver(url: str, driver: str, package: str, scheme: str) -> None:
     """The error names a package that exists, and the beginning of its URL."""
     options = SqlAlchemyOptions(url=url, table="t")
     with pytest.raises(OptionError, match=f"driver {driver} is not installed") as caught:

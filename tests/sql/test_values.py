@@ -63,8 +63,8 @@ def test_value_arrives_unchanged_or_is_refused_in_the_task(
     assert maria.execute("SELECT v FROM t") == [(expected[0].as_py(),)]
 
 
-def test_float_that_rounds_is_refused(maria: Maria) -> None:
-    """MariaDB would round without an error. The ALTER TABLE of the error mends the column."""
+def test_float_column_with_fixed_digits_is_refused(maria: Maria) -> None:
+    """MariaDB would round a value without an error. The ALTER TABLE of the error mends the column."""
     maria.execute("CREATE TABLE t (v DOUBLE(10,2), w FLOAT(7,4))")
     schema = pa.schema([("v", pa.float64()), ("w", pa.float32())])
     with pytest.raises(SchemaMismatch, match=r"(?s)double\(10,2\),.*float\(7,4\),") as caught:
@@ -141,7 +141,7 @@ VALUES: dict[str, tuple[str, pa.DataType, list[Any]]] = {
 
 @pytest.mark.parametrize("mode", ["append", "upsert"])
 def test_values_of_every_type_arrive_unchanged(maria: Maria, mode: str) -> None:
-    """Given values that a literal in a statement could change."""
+    """As literals in a statement, some of these values could change."""
     key = ", PRIMARY KEY (id)" if mode == "upsert" else ""
     listed = ", ".join(f"`{name}` {type_}" for name, (type_, _, _) in VALUES.items())
     maria.execute(f"CREATE TABLE t (id BIGINT, {listed}{key})")
@@ -163,7 +163,7 @@ def test_values_of_every_type_arrive_unchanged(maria: Maria, mode: str) -> None:
 
 @pytest.mark.parametrize("keyed", [False, True])
 def test_row_above_max_allowed_packet_is_refused_alone(maria: Maria, *, keyed: bool) -> None:
-    """Given rows that need several statements, and rows that are longer than a statement may be."""
+    """Some rows need several statements, and some rows are longer than a statement may be."""
     maria.execute(
         f"CREATE TABLE t (id BIGINT, name LONGTEXT{', PRIMARY KEY (id)' if keyed else ''})"
     )
@@ -198,8 +198,8 @@ def test_text_that_is_not_json_is_quarantined(store: Store) -> None:
     assert [row for (row,) in store.execute("SELECT id FROM t ORDER BY id")] == [0, 3, 5]
 
 
-def test_nested_column_for_a_text_is_made_json(tmp_path: Path) -> None:
-    """A cast of Spark makes a text of it that is not JSON."""
+def test_error_proposes_to_json_for_a_nested_column(tmp_path: Path) -> None:
+    """The table has a JSON column. A cast to string would make a text that is not JSON."""
     store = DuckDb(tmp_path)
     store.execute("CREATE TABLE t (id BIGINT, name JSON)")
     schema = SCHEMA.set(1, pa.field("name", pa.struct([("a", pa.int32())])))
@@ -209,7 +209,7 @@ def test_nested_column_for_a_text_is_made_json(tmp_path: Path) -> None:
 
 
 def test_sql_mode_of_the_server_is_not_inherited(maria: Maria) -> None:
-    """Given quotes and escapes of the SQL standard."""
+    """The sink's statements need the quotes and escapes of the SQL standard."""
     maria.execute("CREATE TABLE t (id BIGINT, name TEXT)")
     mode = maria.server.execute("SELECT @@GLOBAL.sql_mode")[0]
     maria.server.execute("SET GLOBAL sql_mode = 'ANSI_QUOTES,NO_BACKSLASH_ESCAPES'")
