@@ -213,7 +213,7 @@ def test_lake_table_without_planned_field_stops_flush(lake: Lake) -> None:
     assert lake.query.state.last.epoch == 0
 
 
-def test_struct_of_frame_lacks_required_field_at_start(tmp_path: Path) -> None:
+def test_struct_without_a_required_field_is_refused_at_start(tmp_path: Path) -> None:
     """Otherwise tasks would refuse each row."""
     part = pa.struct([("a", pa.int32()), pa.field("b", pa.int32(), nullable=False)])
     DeltaTable.create(str(tmp_path / "t"), FRAME.set(3, pa.field("s", part)))

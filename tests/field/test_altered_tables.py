@@ -170,7 +170,7 @@ def test_copy_uses_the_present_column_types(place: Place) -> None:
     assert place.rows == [(1.0, *NARROW[1:5]), (2.0, *NARROW[1:5])]
 
 
-def test_null_in_column_that_takes_none_now_is_named(place: Place) -> None:
+def test_error_names_null_in_column_altered_to_not_null(place: Place) -> None:
     start(place.query).batch([NARROW, (2, "b", 1, None, None, AT)])
     place.alter(place.wider)
     with pytest.raises(TargetRefused, match=r"Column note .*takes no null"):
@@ -225,7 +225,7 @@ def test_dropped_table_is_not_created_again_by_start(tmp_path: Path) -> None:
     assert len(store.execute("SELECT id FROM t")) == 1
 
 
-def test_gone_table_of_several_targets_is_named(tmp_path: Path) -> None:
+def test_error_names_the_target_whose_table_is_gone(tmp_path: Path) -> None:
     """Both targets have a table of that name. A start creates a table of another name."""
     store = Sqlite(tmp_path)
     other = Sqlite(tmp_path / "other")
@@ -253,7 +253,7 @@ def test_gone_table_of_several_targets_is_named(tmp_path: Path) -> None:
     assert other.execute("SELECT id FROM t2") == [(2,)]
 
 
-def test_start_with_another_schema_compares_pending_rows(tmp_path: Path) -> None:
+def test_start_with_another_schema_checks_pending_rows_too(tmp_path: Path) -> None:
     """The table has lost a column of the former schema, by which epoch 0 was published."""
     store = Sqlite(tmp_path)
     store.execute("CREATE TABLE t (id integer, n integer, note text)")

@@ -128,7 +128,7 @@ def test_row_in_a_partition_of_any_name_is_replaced(tmp_path: Path, column: str)
     assert table_of(query.path) == [{"k": "a", column: "Köln", "v": 2}]
 
 
-def test_partition_by_name_with_colon_takes_no_upsert(tmp_path: Path) -> None:
+def test_upsert_with_a_colon_in_partition_column_is_refused(tmp_path: Path) -> None:
     """A second merge of delta-rs would read the path `k:v=x/…` as a file of the store `k`."""
     table = tmp_path / "t"
     schema = partitioned(table, "k:v")

@@ -37,10 +37,10 @@ def test_replication_factor_above_nodes_is_refused_at_the_start(
     assert [row.id for row in cassandra.execute(f"SELECT id FROM {keyspace}.t")] == [1]
 
 
-def test_replication_factor_above_nodes_is_a_warning_with_one(
+def test_level_one_warns_of_replication_factor_above_nodes(
     cassandra: Node, keyspace: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One node is enough for ONE. The ledger needs a quorum, so the test puts it in another keyspace."""
+    """The level needs only one node. The ledger needs a quorum, so the test puts it in another keyspace."""
     cassandra.execute(f"CREATE TABLE {keyspace}.t (id bigint PRIMARY KEY)")
     cassandra.execute(f"ALTER KEYSPACE {keyspace} WITH replication = {THREE}")
     ledger = f"{keyspace}_l"

@@ -109,7 +109,7 @@ def test_name_longer_than_mariadbs_is_refused(maria: Maria) -> None:
         ([pa.int64()], {"table": "nowhere.t"}, "1049", "CREATE DATABASE"),
     ],
 )
-def test_table_that_mariadb_cannot_make_has_a_remedy(
+def test_error_of_table_refused_by_mariadb_has_remedy(
     maria: Maria, fields: list[pa.DataType], options: Any, code: str, remedy: str
 ) -> None:
     """The remedy names neither user nor password."""
@@ -137,7 +137,7 @@ SERIAL: dict[type[Store], str] = {
 
 @SERVERS
 @pytest.mark.parametrize("mode", ["append", "upsert"])
-def test_serial_key_beside_a_unique_column_has_a_remedy(store: Store, mode: str) -> None:
+def test_error_of_serial_key_beside_unique_column_has_remedy(store: Store, mode: str) -> None:
     """Both modes propose the same new table."""
     store.execute(SERIAL[type(store)])
     with pytest.raises(SchemaMismatch, match="unique") as caught:
@@ -152,7 +152,7 @@ def test_serial_key_beside_a_unique_column_has_a_remedy(store: Store, mode: str)
 
 
 @SERVERS
-def test_missing_database_comes_with_its_statement(store: Postgresql | Maria) -> None:
+def test_error_of_missing_database_has_create_database(store: Postgresql | Maria) -> None:
     missing = f"test-{uuid.uuid4().hex[:8]}"
     if isinstance(store, Postgresql):
         uri = store.server.uri.rpartition("/")[0]
@@ -204,7 +204,7 @@ def test_suggested_alter_statements_make_a_mariadb_table_fit(maria: Maria) -> No
     maria.target().plan(ORDERS, "key")
 
 
-def test_column_of_another_case_is_renamed(tmp_path: Path) -> None:
+def test_error_proposes_to_rename_column_of_another_case(tmp_path: Path) -> None:
     """ADD COLUMN would fail, since the database ignores the case of names."""
     store = Sqlite(tmp_path)
     store.execute("CREATE TABLE t (Code TEXT, price BIGINT)")

@@ -19,7 +19,7 @@ SCHEMA = pa.schema([("v", pa.int64())])
 
 @pytest.mark.parametrize("more", [{}, {"createTable": "true"}], ids=["check", "create"])
 @pytest.mark.parametrize("catalog", ["lake", "default"])
-def test_catalog_in_front_of_the_table_is_refused(
+def test_catalog_name_before_the_table_name_is_refused(
     tmp_path: Path, more: dict[str, str], catalog: str
 ) -> None:
     """Spark's `lake.shop.orders` would be another table, in a namespace `lake.shop`."""

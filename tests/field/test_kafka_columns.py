@@ -49,7 +49,7 @@ def first_record(kafka: Broker, topic: str) -> tuple[object, ...]:
         ("1 AS id, 'Anna' AS name", 1, JSON),
     ],
 )
-def test_remedy_for_a_column_is_pasted_and_helps(
+def test_remedy_for_a_column_makes_a_kafka_record(
     spark: SparkSession, kafka: Broker, columns: str, place: int, wanted: object
 ) -> None:
     """Spark runs the expression from the error, and a broker gets the record."""

@@ -28,7 +28,7 @@ def lock_error(query: PlayedQuery) -> TargetUnavailable:
 
 
 @pytest.mark.postgresql
-def test_lock_on_postgresql_table_names_its_holder(postgresql: Server, schema: str) -> None:
+def test_error_of_a_postgresql_lock_names_its_holder(postgresql: Server, schema: str) -> None:
     """The statement in the error ends the lock."""
     store = Postgresql(postgresql, schema)
     store.execute("CREATE TABLE t (id bigint)")
@@ -47,7 +47,7 @@ def test_lock_on_postgresql_table_names_its_holder(postgresql: Server, schema: s
     assert store.execute("SELECT id FROM t") == [(1,)]
 
 
-def test_lock_on_mariadb_table_names_its_holder(maria: Maria) -> None:
+def test_error_of_a_mariadb_lock_names_its_holder(maria: Maria) -> None:
     maria.execute("CREATE TABLE t (id bigint)")
     query = PlayedQuery(maria.target(lock_timeout=1), ROWS)
     query.run().batch([(1,)])
@@ -62,7 +62,7 @@ def test_lock_on_mariadb_table_names_its_holder(maria: Maria) -> None:
     assert maria.execute("SELECT id FROM t") == [(1,)]
 
 
-def test_lock_on_sqlite_file_is_no_outage(tmp_path: Path) -> None:
+def test_lock_on_sqlite_file_is_not_reported_as_outage(tmp_path: Path) -> None:
     store = Sqlite(tmp_path)
     store.execute("CREATE TABLE t (id bigint)")
     query = PlayedQuery(store.target(lock_timeout=0.1), ROWS)

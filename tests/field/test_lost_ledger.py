@@ -16,7 +16,7 @@ from wal_sink.testing.micro_batches import PlayedQuery
 SCHEMA = pa.schema([("id", pa.int64())])
 
 
-def test_dropped_ledger_is_restored_by_the_errors(store: Store) -> None:
+def test_remedies_of_errors_restore_a_dropped_ledger(store: Store) -> None:
     """Each error has a command. No row is doubled, although the log still has all rows."""
     store.execute("CREATE TABLE t (id BIGINT)")
     query = PlayedQuery(store.target(), SCHEMA)

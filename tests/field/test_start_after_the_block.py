@@ -13,7 +13,7 @@ import wal_sink
 pytestmark = pytest.mark.spark
 
 
-def test_query_after_the_block_is_warned_of_once(
+def test_query_started_after_the_block_logs_one_warning(
     spark: SparkSession, tmp_path: Path, checkpoint: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The newest handle warns. The next block flushes the rows."""

@@ -38,7 +38,7 @@ def limited(spark: SparkSession, setting: str) -> Iterator[SparkSession]:
         ("memory", "spark.sql.planner.pythonExecution.memory"),
     ],
 )
-def test_worker_that_spark_ends_names_setting(
+def test_error_names_the_setting_that_ended_a_worker(
     limited: SparkSession,
     tmp_path: Path,
     checkpoint: str,

@@ -49,10 +49,10 @@ def writer(rows: DataFrame, options: dict[str, str], *, by_format: bool) -> Data
 
 
 @pytest.mark.parametrize("by_format", [True, False])
-def test_clusters_of_the_writer_are_refused(
+def test_cluster_by_of_the_writer_is_refused(
     spark: SparkSession, rows: DataFrame, tmp_path: Path, *, by_format: bool
 ) -> None:
-    """Spark itself refuses `partitionBy` for foreachBatch, so another test has it."""
+    """Another test has `partitionBy`, which Spark itself refuses for foreachBatch."""
     job = writer(rows, options(tmp_path), by_format=by_format)
     with (
         pytest.raises(OptionError, match=r"clusterBy\(day\)(.|\n)*Leave out"),
