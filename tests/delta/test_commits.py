@@ -76,7 +76,7 @@ def test_commit_succeeds_beside_another_writer(
     assert row_of(query.session).epoch == 0
 
 
-def test_table_altered_after_staging_refuses_the_commit(
+def test_commit_of_files_from_before_a_change_fails(
     query: Query, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The next try compares plan and table again."""
@@ -149,7 +149,7 @@ def test_repeated_commit_followed_by_another_is_unknown(
 
 @pytest.mark.parametrize("missed", [False, True])
 def test_table_created_again_has_no_ledger(query: Query, *, missed: bool) -> None:
-    """Also for an open session, which may have read the missing table or not."""
+    """An open session has no ledger either, whether or not it has read while the table was missing."""
     query.add(batch([("a", 1)]))
     current = row_of(query.session)
     shutil.rmtree(query.path)
@@ -197,7 +197,7 @@ def test_missing_ledger_file_raises_corrupt_log(query: Query) -> None:
         query.connect().read()
 
 
-def test_log_and_history_name_the_epochs(query: Query) -> None:
+def test_history_of_the_table_names_the_epochs(query: Query) -> None:
     query.add(batch([("a", 1)]))
     query.add(batch([("a", 2)]))
     table = DeltaTable(query.path)
@@ -226,7 +226,7 @@ def test_vacuum_deletes_uncommitted_files(query: Query) -> None:
     assert sorted(row["v"] for row in table_of(query.path)) == [1, 2]
 
 
-def test_ledger_row_survives_clean_ups_of_the_log(query: Query) -> None:
+def test_ledger_row_survives_cleanup_of_the_delta_log(query: Query) -> None:
     current, receipts = staged(query)
     assert finish(query.session, current, following(current), receipts) is Outcome.APPLIED
     table = DeltaTable(query.path)

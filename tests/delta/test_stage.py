@@ -24,10 +24,10 @@ def partitioned(tmp_path: Path) -> Query:
     return Query(path)
 
 
-def test_full_memory_of_small_batches_becomes_files(
+def test_small_batches_that_fill_the_memory_become_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A batch takes memory beside its values."""
+    """A batch takes memory in addition to that of its values."""
     monkeypatch.setattr(staged_files, "MOST_WAITING_BYTES", 100_000)
     query = partitioned(tmp_path)
     plan = query.plan()

@@ -93,8 +93,8 @@ def test_error_names_columns_that_do_not_fit(
         query.plan(pa.schema(columns))
 
 
-def test_column_that_the_dataframe_lacks_is_null(tmp_path: Path) -> None:
-    """A column that takes no null is required."""
+def test_column_outside_the_dataframe_becomes_null(tmp_path: Path) -> None:
+    """If the column takes no null, a start refuses the table."""
     fields = [
         Field("k", PrimitiveType("string")),
         Field("n", PrimitiveType("long"), nullable=False),
@@ -166,7 +166,7 @@ def test_table_with_a_known_feature_takes_a_commit(tmp_path: Path, feature: str)
         (6, []),
     ],
 )
-def test_feature_unknown_to_delta_rs_is_refused_early(
+def test_feature_unknown_to_delta_rs_is_refused_at_start(
     tmp_path: Path, version: int, features: list[str]
 ) -> None:
     """Without the check at the start, each commit would fail with delta-rs' own error."""
@@ -204,7 +204,7 @@ COPY = (
         (["domainMetadata", "clustering"], COPY),
     ],
 )
-def test_remedy_for_unsupported_features_drops_them_or_copies(
+def test_remedy_drops_unsupported_features_or_copies_the_table(
     tmp_path: Path, features: list[str], remedy: str
 ) -> None:
     """Spark runs these statements in tests/deploy/test_engines.py."""
@@ -226,7 +226,7 @@ def test_append_only_table_takes_appends_and_refuses_upserts(query: Query) -> No
         Upserting(query.path).plan()
 
 
-def test_column_of_unwritten_type_takes_no_upsert(tmp_path: Path) -> None:
+def test_upserts_with_column_of_unsupported_type_are_refused(tmp_path: Path) -> None:
     """Each MERGE would fail. Added rows are null in that column."""
     column = {"name": "x", "type": "variant", "nullable": True, "metadata": {}}
     path = with_protocol(tmp_path / "t", 7, ["variantType"], column)

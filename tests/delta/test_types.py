@@ -83,7 +83,7 @@ def test_nested_values_arrive(tmp_path: Path) -> None:
     ],
     ids=str,
 )
-def test_value_fits_or_is_refused(
+def test_value_arrives_unchanged_or_is_refused(
     tmp_path: Path, type_: pa.DataType, source: pa.DataType, good: Any, bad: Any
 ) -> None:
     query = created(tmp_path, one(type_))
@@ -94,7 +94,7 @@ def test_value_fits_or_is_refused(
             query.check([{"c": bad}], one(source))
 
 
-def test_misfit_element_refuses_its_own_row_alone(tmp_path: Path) -> None:
+def test_misfit_element_refuses_only_its_own_row(tmp_path: Path) -> None:
     """Arrow also casts the elements that are outside of a slice."""
 
     def schema(type_: pa.DataType) -> pa.Schema:
@@ -162,7 +162,7 @@ def declare(query: Query, **types: str) -> None:
         DeltaTable(query.path).alter.set_column_metadata(name, {DECLARED.decode(): type_})
 
 
-def test_text_of_another_length_is_refused(tmp_path: Path) -> None:
+def test_text_of_a_wrong_length_is_refused(tmp_path: Path) -> None:
     """A char has exactly its length in characters: readers rely on the blanks at its end."""
     schema = pa.schema([("c", TEXT), ("v", TEXT)])
     query = created(tmp_path, schema, ["c"])

@@ -185,7 +185,7 @@ def test_replaced_row_is_null_where_the_dataframe_lacks_columns(tmp_path: Path) 
     ],
     ids=str,
 )
-def test_upsert_finds_keys_whose_statistics_are_cut(
+def test_upsert_finds_keys_with_truncated_statistics(
     tmp_path: Path, type_: pa.DataType, values: list[Any]
 ) -> None:
     schema = pa.schema([('a "key"', type_), ("v", pa.int64())])
@@ -336,7 +336,7 @@ def test_delete_needs_only_the_key(tmp_path: Path) -> None:
         (pa.string(), "a " * 85, "is too long for the name of a partition's folder"),
     ],
 )
-def test_partition_that_delta_rs_cannot_merge_is_refused(
+def test_partition_value_that_delta_rs_cannot_merge_is_refused(
     tmp_path: Path, type_: pa.DataType, bad: object, says: str
 ) -> None:
     schema = pa.schema([("k", type_), ("v", pa.int64())])
@@ -360,10 +360,10 @@ MOST = "delta.dataSkippingNumIndexedCols"
     ],
     ids=["partition", "array", "map", "third", "second in files"],
 )
-def test_long_decimal_without_bounds_is_accepted(
+def test_merge_writes_no_bounds_of_a_long_decimal(
     tmp_path: Path, type_: pa.DataType, partition: list[str], properties: dict[str, str]
 ) -> None:
-    """A merge writes no rounded bounds, by which readers would miss rows."""
+    """The bounds would be rounded, so readers would miss rows."""
     schema = SCHEMA.append(pa.field("d", type_))
     path = str(tmp_path / "t")
     DeltaTable.create(path, schema, partition_by=partition, configuration=properties)

@@ -98,7 +98,7 @@ def test_window_is_one_snapshot_of_the_branch(options: dict[str, str], running: 
     assert values(options) == [0, 1, 2]
 
 
-def test_commit_overtaken_by_another_is_repeated(
+def test_commit_overtaken_by_another_writer_is_repeated(
     options: dict[str, str], running: Query, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     receipts = running.stage([row(1)])
@@ -148,7 +148,7 @@ def test_read_ledger_row_survives_a_power_loss(
 def test_files_named_by_a_catalog_survive_a_power_loss(
     tmp_path: Path, options: dict[str, str], running: Query, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Given a durable catalog, such as a server's: nobody reads the row before the power loss."""
+    """The catalog is durable, such as that of a server, and nobody reads the row before the power loss."""
     power = Power(monkeypatch, tmp_path)
     commit_and_die(running, monkeypatch)
     power.lose()
@@ -173,7 +173,7 @@ def test_old_metadata_deleted_after_a_commit_is_ignored(
     assert values(options) == [1, 2, 3]
 
 
-def test_manifest_deleted_before_the_commit_stops_it(
+def test_manifest_deleted_before_a_commit_stops_the_commit(
     options: dict[str, str], running: Query, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A clean-up of orphans may delete it. A table that names a missing manifest cannot be read."""
@@ -211,7 +211,7 @@ def test_commit_that_always_conflicts_is_unknown(
     assert values(options) == [1]
 
 
-def test_expired_snapshots_leave_ledger_row_and_staged_files(
+def test_ledger_row_and_staged_files_survive_snapshot_expiry(
     options: dict[str, str], running: Query
 ) -> None:
     for v in range(3):
@@ -237,7 +237,7 @@ def test_window_with_a_missing_file_is_staged_again(
     assert values(options) == [1, 2]
 
 
-def test_table_altered_after_staging_refuses_the_files(
+def test_files_staged_before_a_table_change_are_refused(
     options: dict[str, str], running: Query
 ) -> None:
     """A new column that takes nulls only needs new files. A renamed column stops the flush."""
@@ -294,8 +294,8 @@ def test_widened_column_takes_older_rows(
             running.add([{column: arguments}])
 
 
-def test_column_added_again_with_other_ids_fits(tmp_path: Path) -> None:
-    """No change of the table could bring the former ids back."""
+def test_column_dropped_and_added_again_takes_rows(tmp_path: Path) -> None:
+    """The new column has other ids. No change of the table could bring the former ids back."""
     schema = pa.schema([("point", pa.struct([("x", pa.int32())]))])
     options = catalog_options(tmp_path)
     table = make_table(options, schema)
@@ -351,8 +351,10 @@ def test_table_created_again_has_no_ledger_row(options: dict[str, str], running:
     create(running.session, running.query_id)
 
 
-def test_catalog_refuses_a_commit_from_an_old_row(options: dict[str, str], running: Query) -> None:
-    """Of two flushers that have read the same row one wins."""
+def test_commit_from_an_outdated_ledger_row_is_refused(
+    options: dict[str, str], running: Query
+) -> None:
+    """Of two flushers that have read the same row, only one finishes."""
     with running.connect() as other:
         other.read()
         looked = other._table()

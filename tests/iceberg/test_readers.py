@@ -136,7 +136,7 @@ def test_partition_holds_the_rows_of_its_value(tmp_path: Path, name: str, by: An
     assert len(partitions) == (4 if isinstance(by, BucketTransform) else len(rows))
 
 
-def test_files_are_sorted_as_the_table_says(tmp_path: Path) -> None:
+def test_files_have_the_sort_order_of_the_table(tmp_path: Path) -> None:
     schema = pa.schema([("k", pa.string()), ("v", pa.int64())])
     options = catalog_options(tmp_path)
     table = make_table(options, schema)

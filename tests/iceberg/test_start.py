@@ -147,7 +147,7 @@ def test_unfit_option_is_refused(tmp_path: Path, options: dict[str, str], error:
     assert "secret" not in str(caught.value)
 
 
-def test_partition_gets_a_name_that_no_column_has(tmp_path: Path) -> None:
+def test_partition_name_differs_from_all_column_names(tmp_path: Path) -> None:
     options = catalog_options(tmp_path) | {"createTable": "true", "partitionColumns": "day(at)"}
     schema = pa.schema([("at", pa.date32()), ("at_day", pa.string())])
     target(options).plan(schema, "key")
@@ -155,7 +155,7 @@ def test_partition_gets_a_name_that_no_column_has(tmp_path: Path) -> None:
 
 
 def test_new_columns_are_added_at_a_start(tmp_path: Path) -> None:
-    """Only with mergeSchema, and not by a check."""
+    """They are added only with mergeSchema, and not by a check."""
     options = catalog_options(tmp_path)
     make_table(options, SCHEMA)
     with query(options, SCHEMA) as running:
@@ -290,7 +290,7 @@ def test_tasks_get_the_drivers_catalog_properties(
 def test_catalog_that_does_not_answer_raises_unavailable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, type_: str
 ) -> None:
-    """It accepts the connection, and does not answer."""
+    """The catalog accepts the connection, and does not answer."""
     monkeypatch.setattr("wal_sink.targets.iceberg.table._WAITS_S", (1.0, 0.2))
     with socket.create_server(("127.0.0.1", 0)) as silent:
         uri = f"http://127.0.0.1:{silent.getsockname()[1]}"
@@ -310,7 +310,7 @@ def test_catalog_that_does_not_answer_raises_unavailable(
 def test_transform_unknown_to_pyiceberg_is_refused(
     tmp_path: Path, type_: pa.DataType, by: Transform[Any, Any] | None, says: str
 ) -> None:
-    """In a partition, or in the sort order."""
+    """The transform is that of a partition, or of the sort order."""
     options, schema = catalog_options(tmp_path), pa.schema([("v", type_), ("w", pa.int64())])
     table = make_table(options, schema, [("v", by)] if by else [])
     if by is None:

@@ -77,7 +77,7 @@ def test_unfit_option_is_refused(
 
 
 @pytest.mark.parametrize("largest", [500, 2_147_483_647])
-def test_limit_unknown_to_the_client_is_accepted(kafka: Broker, largest: int) -> None:
+def test_topic_limit_outside_the_clients_range_is_accepted(kafka: Broker, largest: int) -> None:
     """Librdkafka takes limits of 1,000 to 1,000,000,000 bytes. Topics may have others."""
     topic = new_topic(kafka, max_message_bytes=str(largest))
     made = kafka_target(kafka.address, topic)
