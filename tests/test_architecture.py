@@ -338,7 +338,7 @@ def test_importing_the_package_loads_neither_spark_nor_a_driver() -> None:
     assert "wal_sink.testing" not in loaded
 
 
-def test_query_is_played_without_spark() -> None:
+def test_micro_batch_player_loads_neither_spark_nor_a_driver() -> None:
     """The tests of a target need neither a JVM nor the driver of another database."""
     loaded = loaded_by("import wal_sink.testing.micro_batches")
     assert "wal_sink.flush.flusher" in loaded

@@ -124,7 +124,7 @@ def test_option_names_are_case_insensitive_and_values_are_not() -> None:
     assert parsed == Sample(name="Ann", count=4, key="Geheim")
 
 
-def test_option_strings_become_values() -> None:
+def test_option_strings_are_parsed_to_their_types() -> None:
     """Spark passes the arguments of `option` as strings."""
     options = {"name": "7", "sample.count": "9", "sample.ratio": "2", "sample.strict": "true"}
     sample = parse(options, Sample)
@@ -163,7 +163,7 @@ class Secret(Options, frozen=True, kw_only=True):
     )
 
 
-def test_refused_secret_is_not_shown() -> None:
+def test_error_of_a_refused_secret_does_not_show_it() -> None:
     with pytest.raises(OptionError, match=r"sample\.pin cannot have this value") as caught:
         parse({"sample.pin": "12x4"}, Secret)
     assert "12x4" not in str(caught.value)
@@ -198,7 +198,7 @@ def test_refused_choice_lists_the_allowed_values() -> None:
         ("output.consistency.levle", "cassandra.consistencyLevel"),
     ],
 )
-def test_nearest_name_is_suggested(typed: str, meant: str) -> None:
+def test_error_of_unknown_option_suggests_the_nearest_name(typed: str, meant: str) -> None:
     with pytest.raises(OptionError, match=f"Unknown option {typed}") as caught:
         refuse_unknown({typed: "x"}, names(SinkOptions, CassandraOptions))
     assert caught.value.remedy == f"Did you mean {meant}?"
@@ -321,7 +321,7 @@ def test_public_options_are_parsed_back() -> None:
 
 
 @pytest.mark.parametrize("show", [repr, str, "{}".format, lambda x: f"{[x]}"])
-def test_secret_is_not_printed(show: Any) -> None:
+def test_repr_of_options_has_no_secret(show: Any) -> None:
     text = show(Sample(name="Ann", key="Geheim"))
     assert "Geheim" not in text
     assert "Ann" in text
@@ -382,7 +382,7 @@ def test_durations_and_sizes_take_a_suffix(
         ("wal.maxBytes", "0.3b", "a number of bytes"),
     ],
 )
-def test_wrong_duration_or_size_is_quoted(option: str, written: str, takes: str) -> None:
+def test_error_of_wrong_duration_or_size_quotes_it(option: str, written: str, takes: str) -> None:
     with pytest.raises(OptionError) as refused:
         parse({"checkpointLocation": "/c", option: written}, SinkOptions)
     assert repr(written) in str(refused.value)

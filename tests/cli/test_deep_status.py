@@ -116,7 +116,7 @@ def test_ledger_row_ahead_of_the_mark_is_no_finding(job: Job) -> None:
     assert job.rows() == rows_of(0, 1, 2, 3, 4)
 
 
-def test_unregistered_target_needs_confirmation(job: Job) -> None:
+def test_deep_status_of_unregistered_target_needs_confirmation(job: Job) -> None:
     job.kind = ""
     done = job.command("status", "--deep", "--option", "target=")
     assert done.code == 2

@@ -117,7 +117,9 @@ def test_connect_demo_has_each_row_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("inline", [range(0), range(100)], ids=["files", "inline"])
-def test_report_counts_rows_that_a_kill_leaves(world: World, tmp_path: Path, inline: range) -> None:
+def test_demo_report_counts_rows_that_a_kill_discards(
+    world: World, tmp_path: Path, inline: range
+) -> None:
     """The rows of a small segment are in the memory of the task until the manifest contains them."""
     world.inline = inline
     run = world.run().batches([("a", 1)])

@@ -98,7 +98,7 @@ def test_flush_under_a_folder_flushes_present_and_later_logs(tmp_path: Path) -> 
 
 
 @pytest.mark.usefixtures("_on_path")
-def test_health_check_of_the_container_needs_a_flusher(tmp_path: Path) -> None:
+def test_container_health_check_fails_without_a_flusher(tmp_path: Path) -> None:
     """The test runs the command of the Dockerfile with another port."""
     text = (ROOT / "docker" / "flusher.Dockerfile").read_text().replace("\\\n", "")
     checks = re.search(r"HEALTHCHECK .*CMD (\[.*\])", text)

@@ -99,7 +99,7 @@ def test_server_killed_in_each_window_loses_nothing(killed: Killed, server: Conn
 
 
 @pytest.mark.test_all
-def test_session_that_times_out_loses_nothing(killed: Killed) -> None:
+def test_session_timeout_loses_no_row(killed: Killed) -> None:
     """The server ends the session of a stalled client, and its query. The next query continues."""
     settings = {
         "spark.connect.session.manager.defaultSessionTimeout": "5s",

@@ -82,7 +82,7 @@ def test_unsupported_call_is_refused_before_it_is_sent(remote: Any, shop: Shop, 
     assert not remote.catalog.tableExists("shop_orders")
 
 
-def test_other_formats_may_use_every_mode(remote: Any, shop: Shop) -> None:
+def test_query_of_another_format_may_use_every_mode(remote: Any, shop: Shop) -> None:
     with wal_sink.register(remote):
         rows = remote.readStream.schema(SCHEMA).parquet(shop.source).groupBy("text").count()
         query = rows.writeStream.format("noop").outputMode("complete").trigger(availableNow=True)

@@ -108,7 +108,7 @@ def test_unclosed_container_ends_with_its_object() -> None:
     assert containers(id=identity) == []
 
 
-def test_image_that_does_not_exist_is_named() -> None:
+def test_error_names_an_image_that_does_not_exist() -> None:
     node = CassandraContainer("wal-sink.invalid/no-such-image:1")
     with pytest.raises(DidNotStart, match=r"wal-sink\.invalid/no-such-image:1"):
         node.start()

@@ -48,7 +48,7 @@ def test_rate_limit_counts_rows_across_slices_and_epochs() -> None:
     assert clock.longest <= 0.25
 
 
-def test_paced_rows_are_complete_with_their_timestamps() -> None:
+def test_rate_limited_rows_are_complete_with_their_timestamps() -> None:
     for rate in (1, 7, 1_000):
         clock = Clock()
         got = passed(RateLimit(rate, clock, clock.sleep), slices(30, 1, 40))

@@ -59,7 +59,7 @@ def test_flusher_with_a_recent_report_is_alive() -> None:
     assert not is_alive(report(doing=ENDED), NOW_US)
 
 
-def test_process_of_this_host_that_is_gone_is_dead() -> None:
+def test_flusher_whose_local_process_is_gone_is_dead() -> None:
     with subprocess.Popen([sys.executable, "-c", ""]) as gone:
         gone.wait()
     host = socket.gethostname()
@@ -68,8 +68,8 @@ def test_process_of_this_host_that_is_gone_is_dead() -> None:
     assert is_alive(report(f"elsewhere:{gone.pid}"), NOW_US), "it is another host's number"
 
 
-def test_permanent_error_of_a_flusher_is_raised() -> None:
-    """Given a transient error, or a flusher that has not reported for long, no error is raised."""
+def test_permanent_error_in_a_report_is_raised() -> None:
+    """A transient error is not raised, nor is an error whose flusher has not reported for long."""
     stopped = FlusherReport(
         flusher="elsewhere:1", doing="", heartbeat_us=NOW_US, error=error(transient=False)
     )
@@ -160,7 +160,7 @@ def test_hanging_flusher_stops_reporting(store: LogStore, monkeypatch: pytest.Mo
         heartbeats(store, 2)
 
 
-def test_command_reports_only_beside_a_silent_flusher(store: LogStore) -> None:
+def test_command_reports_only_if_no_flusher_is_alive(store: LogStore) -> None:
     guest = Reporter(store, TARGET, lambda: NOW_US, gives_way=True)
     store.replace(PATH, report().to_json())
     guest.report("reading", None)

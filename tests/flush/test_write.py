@@ -158,7 +158,7 @@ def test_task_that_cannot_read_raises_log_unavailable(world: World) -> None:
         flush(world, Job(store=FaultyBackend(world.log_backend, faults)))
 
 
-def test_missing_segment_of_a_task_is_named(world: World) -> None:
+def test_error_of_a_task_names_the_missing_segment(world: World) -> None:
     (path, *_) = world.log_backend.list("segments/")
     world.log_backend.delete([path])
     with pytest.raises(errors.MissingSegment, match=path):

@@ -47,7 +47,7 @@ def test_flushed_epochs_are_counted(world: World) -> None:
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_step_tried_again_is_counted_once(when: Literal["before", "after"]) -> None:
+def test_retried_step_is_counted_once(when: Literal["before", "after"]) -> None:
     """Each operation of a flush fails in turn, with and without its effect."""
     at, hit = 0, 0
     while True:

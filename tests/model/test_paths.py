@@ -56,7 +56,7 @@ def test_every_kind_of_path_is_tested() -> None:
 @pytest.mark.parametrize("name", KEYS)
 @given(st.data())
 @settings(deadline=None, max_examples=30)
-def test_path_is_parsed_back(name: str, data: st.DataObject) -> None:
+def test_formatted_path_is_parsed_into_its_parts(name: str, data: st.DataObject) -> None:
     """Only the parser of its own kind accepts the path, and every store accepts it as a name."""
     key = data.draw(KEYS[name])
     path = kind(name).path(key)
@@ -70,7 +70,7 @@ def test_path_is_parsed_back(name: str, data: st.DataObject) -> None:
 @pytest.mark.parametrize("name", KEYS)
 @given(st.text())
 @settings(deadline=None, max_examples=30)
-def test_parsed_path_is_made_again_from_its_parts(name: str, text: str) -> None:
+def test_parsed_path_is_formatted_back_unchanged(name: str, text: str) -> None:
     key = kind(name).parse(text)
     assert key is None or kind(name).path(key) == text
 

@@ -269,7 +269,7 @@ def test_wait_counts_only_rows_of_the_awaited_epochs(world: World) -> None:
 
 
 @pytest.mark.usefixtures("one_by_one")
-def test_await_flushed_waits_for_epochs_at_the_call(world: World) -> None:
+def test_await_flushed_waits_only_for_epochs_before_the_call(world: World) -> None:
     """Given a query that continues, the wait ends."""
     run = world.run().batches([("a", 1)], [("b", 2), ("c", 3)])
 
@@ -432,7 +432,7 @@ def test_wait_raises_an_error_that_comes_meanwhile(world: World) -> None:
             future.result(SECONDS)
 
 
-def test_error_ends_when_another_flusher_flushes_its_epoch(world: World) -> None:
+def test_reported_error_ends_when_another_flusher_flushes_epoch(world: World) -> None:
     world.run().batch([("a", 1)])
     at_us = time.time_ns() // 1_000
     failed = ErrorReport(

@@ -139,7 +139,7 @@ def test_epoch_completed_before_the_first_write_raises_missing_manifest(
 
 
 @pytest.mark.usefixtures("files_only")
-def test_failed_call_deletes_its_own_segments_only(query: World, tmp_path: Path) -> None:
+def test_failed_call_deletes_only_its_own_segments(query: World, tmp_path: Path) -> None:
     """Another call, or another run, may be about to publish its own segments."""
     old, run = query.run(), query.run()
     run.write_offsets()

@@ -200,7 +200,7 @@ def test_pending_epoch_costs_only_requests_for_its_objects(*, inline: bool) -> N
 
 
 @pytest.mark.parametrize("missing", [False, True])
-def test_segments_in_a_bucket_are_listed_at_once(*, missing: bool) -> None:
+def test_segments_in_a_bucket_are_checked_by_one_listing(*, missing: bool) -> None:
     """A segment that the listing lacks is checked by itself."""
     world = World(open_backend("memory://ck-listed"), open_backend("memory://log-listed"))
     world.forget()

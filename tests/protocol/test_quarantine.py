@@ -71,7 +71,7 @@ def test_refused_row_is_kept_when_its_epoch_is_trimmed() -> None:
     assert "quarantine" in repr(status)
 
 
-def test_epoch_of_refused_rows_alone_is_flushed() -> None:
+def test_epoch_with_only_refused_rows_is_flushed() -> None:
     world = QuarantiningWorld()
     world.run().batches([(REFUSED, 1)], [("a", 1)])
     assert world.flushed() == {"a": 1}
@@ -132,7 +132,7 @@ def test_damaged_segment_of_refused_rows_stops_the_flush(change: bytes | None) -
     assert world.row.epoch == -1
 
 
-def test_kept_row_is_skipped_by_every_later_flusher() -> None:
+def test_quarantined_row_is_skipped_by_every_later_flusher() -> None:
     """Given a flusher without quarantine, and a target that would accept the row now."""
     world = RefusingWorld()
     world.run().batch([("a", 1), ("bad", None), ("b", 2)])

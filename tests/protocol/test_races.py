@@ -58,7 +58,7 @@ def test_log_created_during_a_read_is_not_deleted(world: World) -> None:
     assert world.flushed() == {"a": 1}
 
 
-def test_run_whose_segments_are_garbage_is_fenced(world: World) -> None:
+def test_run_whose_segments_were_deleted_is_fenced(world: World) -> None:
     """Given another run that has opened, and has deleted the segments."""
     former = world.run()
     former.batch([("a", 1)])

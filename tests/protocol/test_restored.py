@@ -44,9 +44,7 @@ def flushed_world(epochs: int) -> tuple[World, list[TargetBackup]]:
 
 @pytest.mark.rule("restored")
 @pytest.mark.parametrize("to", range(1, EPOCHS))
-def test_target_that_went_back_gets_later_epochs_again(
-    to: int, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_restored_target_gets_later_epochs_again(to: int, caplog: pytest.LogCaptureFixture) -> None:
     """The rows and their timestamps are the same. A warning names the epochs."""
     world, backups = flushed_world(EPOCHS)
     table = dict(world.store_target.table)
@@ -60,7 +58,7 @@ def test_target_that_went_back_gets_later_epochs_again(
 
 @pytest.mark.rule("restored")
 @pytest.mark.parametrize("when", ["before", "after", "answer lost"])
-def test_target_that_went_back_heals_at_every_fault(when: str) -> None:
+def test_restored_target_is_completed_despite_every_fault(when: str) -> None:
     """Given a flusher that dies at each of its operations while it sends the epochs again."""
     world, backups = flushed_world(EPOCHS)
     backups[1].restore()
@@ -84,8 +82,8 @@ def test_target_that_went_back_heals_at_every_fault(when: str) -> None:
 
 
 @pytest.mark.rule("restored")
-def test_target_that_went_back_beside_an_idle_flusher_heals() -> None:
-    """The flusher notices it before the missing epochs are trimmed, though Spark completes no epoch."""
+def test_target_restored_beside_an_idle_flusher_is_completed() -> None:
+    """The flusher notices the restore before it trims the missing epochs, though Spark completes none."""
     world = new_world()
     world.retention = Retention(us=600_000_000, bytes=1 << 30)
     flusher = world.flusher()
@@ -102,7 +100,7 @@ def test_target_that_went_back_beside_an_idle_flusher_heals() -> None:
 
 @pytest.mark.rule("restored")
 @pytest.mark.parametrize("back", ["to an epoch that is trimmed", "to nothing"])
-def test_target_that_went_back_too_far_stops_the_flush(back: str) -> None:
+def test_target_restored_too_far_back_stops_the_flush(back: str) -> None:
     """The log lacks the missing epochs. The error names the command that accepts the target as it is."""
     world = World(*in_memory())
     empty = TargetBackup(world)
@@ -116,7 +114,7 @@ def test_target_that_went_back_too_far_stops_the_flush(back: str) -> None:
 
 
 @pytest.mark.rule("restored")
-def test_target_with_separate_ledger_stops_after_going_back(
+def test_restored_target_with_separate_ledger_stops_the_flush(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Given rows and ledger in two topics of Kafka, which may go back separately."""
@@ -165,7 +163,7 @@ def test_run_over_log_older_than_the_target_diverges(*, spark_goes_on: bool) -> 
 
 @pytest.mark.rule("publish")
 @pytest.mark.parametrize("first", ["flusher", "run"])
-def test_backup_from_before_a_commit_keeps_flushed_rows(first: str) -> None:
+def test_restored_backup_of_an_unsettled_epoch_mixes_no_attempts(first: str) -> None:
     """Given a backup in the middle of an epoch, no attempts are mixed, whoever is first."""
     world = new_world()
     run = world.run().flushed_batches([("s", 0)])

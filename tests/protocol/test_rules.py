@@ -71,7 +71,7 @@ def test_new_query_in_the_folder_completes_no_old_epoch(world: World) -> None:
 
 
 @pytest.mark.rule("state")
-def test_flusher_that_loses_a_state_starts_over(world: World) -> None:
+def test_flusher_that_loses_a_race_reads_state_again(world: World) -> None:
     """Given a run that publishes between the flusher's read of the state and its `settle`."""
     run = world.run().batches([("a", 0)])
     flusher = world.flusher(At("create state/", lambda: run.publish([("b", 1)])))

@@ -312,7 +312,7 @@ def test_close_waits_once_for_all_hanging_flushes(
             loop.join()
 
 
-def test_query_that_runs_after_close_is_warned_of(
+def test_query_that_runs_after_close_logs_a_warning(
     shop: Shop, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Its epochs stay in the log until a process flushes again."""

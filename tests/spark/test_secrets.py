@@ -29,7 +29,9 @@ PASSWORD, KEY = "Geheimnis-1", "Geheimnis-2"
 @pytest.mark.spark
 @pytest.mark.cassandra
 @pytest.mark.timeout(600)
-def test_no_secret_is_left_anywhere(cassandra: Node, keyspace: str, s3: S3, tmp_path: Path) -> None:
+def test_queries_leave_no_secret_in_outputs_and_files(
+    cassandra: Node, keyspace: str, s3: S3, tmp_path: Path
+) -> None:
     """One query succeeds, and one fails. Output, Spark's events, log and checkpoint are searched."""
     table = Table(cassandra, keyspace)
     events, kept = tmp_path / "events", tmp_path / "kept"

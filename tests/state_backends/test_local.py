@@ -108,7 +108,7 @@ def test_delete_syncs_the_folders_that_stay(
 def test_write_whose_sync_fails_raises(
     backend: LocalBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No object exists if the sync of the file fails. One may exist if the sync of a folder fails."""
+    """No object exists if the sync of the file fails. An object may exist if the sync of a folder fails."""
 
     def fail(_: int) -> None:
         raise OSError(errno.EIO, "disk")

@@ -193,7 +193,7 @@ def test_missing_credentials_are_reported_with_a_remedy(
 
 
 @pytest.mark.parametrize("wrong", [{"enpoint_url": "x"}, {"endpoint_url": "no url"}])
-def test_wrong_storage_options_are_named(s3: S3, wrong: dict[str, object]) -> None:
+def test_error_names_storage_options_that_are_wrong(s3: S3, wrong: dict[str, object]) -> None:
     """The error has the names of the options, but not their values."""
     backend = S3Backend(s3.bucket(), {"key": "k", "secret": "Geheim", **wrong})
     with pytest.raises(StateBackendError, match=f"storage options.*{next(iter(wrong))}") as caught:

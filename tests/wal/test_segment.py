@@ -193,7 +193,7 @@ def test_truncated_segment_is_refused(backend: StateBackend, keep: int) -> None:
 
 
 @pytest.mark.parametrize("at", ["body", "footer"])
-def test_unreadable_segment_is_named(backend: StateBackend, at: str) -> None:
+def test_error_names_a_segment_that_cannot_be_read(backend: StateBackend, at: str) -> None:
     """Given a segment of a newer release, which matches its manifest and which pyarrow cannot read."""
     write(backend, numbers(0, 500))
     data = bytearray(backend.read(PATH))
