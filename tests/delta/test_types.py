@@ -15,7 +15,7 @@ from deltalake import DeltaTable, Schema
 from tests.delta.conftest import Query, table_of
 from wal_sink.errors import InvalidRow, SchemaMismatch
 from wal_sink.publish.append import split_invalid
-from wal_sink.targets.arrow_tables import new_columns
+from wal_sink.targets.arrow_columns import new_columns
 from wal_sink.targets.delta.columns import DECLARED
 
 MOMENT = datetime.datetime(2024, 2, 29, 23, 59, 59, 999_999, datetime.UTC)

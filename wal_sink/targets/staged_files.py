@@ -26,7 +26,7 @@ import pyarrow as pa
 from wal_sink.errors import CorruptLog, TargetUnavailable
 from wal_sink.model.ledger import LedgerRow, Outcome
 from wal_sink.model.plan import Plan
-from wal_sink.targets.arrow_tables import completed
+from wal_sink.targets.arrow_columns import completed
 from wal_sink.targets.base import ErrorClass, RowSlice, StagedSession
 from wal_sink.targets.client import shortly
 

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from wal_sink.model.plan import Column, Plan, spark_ddl
-from wal_sink.targets.arrow_tables import holds, stored_as_planned, with_parts
+from wal_sink.targets.arrow_columns import holds, stored_as_planned, with_parts
 from wal_sink.targets.arrow_values import text
 from wal_sink.targets.casts import cast, key_of, refuse, refuse_as_folder, refuse_years
 from wal_sink.targets.columns import Holds, TableColumn

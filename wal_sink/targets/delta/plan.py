@@ -17,7 +17,7 @@ from deltalake import DeltaTable, Schema
 
 from wal_sink.errors import SchemaMismatch
 from wal_sink.model.plan import Plan, fields
-from wal_sink.targets.arrow_tables import (
+from wal_sink.targets.arrow_columns import (
     ARROW,
     ArrowRules,
     new_columns,

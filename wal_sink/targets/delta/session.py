@@ -24,7 +24,7 @@ import pyarrow as pa
 from wal_sink.errors import CorruptLog, OptionError, TargetRefused
 from wal_sink.model.ledger import LedgerRow
 from wal_sink.model.plan import Plan
-from wal_sink.targets.arrow_tables import table_columns
+from wal_sink.targets.arrow_columns import table_columns
 from wal_sink.targets.arrow_values import shorten
 from wal_sink.targets.base import RefusedRow, RowsRefused
 from wal_sink.targets.casts import key_of

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from deltalake.transaction import AddAction
 
 from wal_sink.model.plan import Plan
-from wal_sink.targets.arrow_tables import renamed
+from wal_sink.targets.arrow_columns import renamed
 from wal_sink.targets.arrow_values import FALSE
 from wal_sink.targets.base import RowSlice
 from wal_sink.targets.casts import key_of

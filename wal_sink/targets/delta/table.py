@@ -17,7 +17,7 @@ from deltalake import CommitProperties, DeltaTable, QueryBuilder, Schema, Transa
 from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction
 
-from wal_sink.targets.arrow_tables import plain, refuse_table, renamed
+from wal_sink.targets.arrow_columns import plain, refuse_table, renamed
 from wal_sink.targets.base import ErrorClass
 from wal_sink.targets.cdc import flag_name
 from wal_sink.targets.ddl import quote

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from wal_sink.model.plan import Column, Plan
-from wal_sink.targets.arrow_tables import stored_as_planned
+from wal_sink.targets.arrow_columns import stored_as_planned
 from wal_sink.targets.casts import cast, refuse_as_folder, refuse_years
 
 FOLDERS, WIDTHS = "folders", "widths"

@@ -43,7 +43,7 @@ from pyiceberg.types import BinaryType, DoubleType, FloatType, IcebergType, Stri
 
 from wal_sink.errors import OptionError
 from wal_sink.model.plan import Plan, canonical
-from wal_sink.targets.arrow_tables import (
+from wal_sink.targets.arrow_columns import (
     ARROW,
     ArrowRules,
     new_columns,

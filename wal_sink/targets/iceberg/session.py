@@ -21,7 +21,7 @@ from pyiceberg.utils.concurrent import ExecutorFactory
 from wal_sink.errors import SchemaMismatch
 from wal_sink.model.ledger import LedgerRow
 from wal_sink.model.plan import Plan
-from wal_sink.targets.arrow_tables import holds, renamed, table_columns
+from wal_sink.targets.arrow_columns import holds, renamed, table_columns
 from wal_sink.targets.columns import published_elsewhere, refuse_changed
 from wal_sink.targets.iceberg.options import IcebergOptions
 from wal_sink.targets.iceberg.plan import refuse_unfit

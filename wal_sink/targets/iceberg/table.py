@@ -59,7 +59,7 @@ from sqlalchemy.exc import InterfaceError, OperationalError
 
 from wal_sink.errors import SchemaMismatch, TargetUnavailable
 from wal_sink.model.ledger import LedgerRow
-from wal_sink.targets.arrow_tables import with_parts
+from wal_sink.targets.arrow_columns import with_parts
 from wal_sink.targets.base import ErrorClass
 from wal_sink.targets.ddl import CREATE_TABLE
 from wal_sink.targets.iceberg.options import IcebergOptions

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from wal_sink.errors import SchemaMismatch
-from wal_sink.targets.arrow_tables import is_as_wide, new_columns
+from wal_sink.targets.arrow_columns import is_as_wide, new_columns
 
 INT, BIGINT = pa.int32(), pa.int64()
 
