@@ -22,10 +22,10 @@ from wal_sink.targets.columns import Holds, TableColumn, refuse_equal_but_for_ca
 from wal_sink.targets.ddl import spark_name
 
 ARROW = "arrow"
-"""The detail of a plan with the types of its columns, encoded by `noted`."""
+"""The detail of a plan with the types of its columns, encoded by `encoded_types`."""
 
 
-def noted(types: pa.Schema) -> str:
+def encoded_types(types: pa.Schema) -> str:
     """Encode the types of a plan's columns as Base64 of a serialized Arrow schema."""
     return base64.b64encode(types.serialize()).decode()
 

@@ -167,7 +167,7 @@ class StagedFileSession(StagedSession, Generic[T]):
         itself, if its answer was lost and the client has repeated the request.
     """
 
-    spare: ClassVar[str]
+    missing_files_remedy: ClassVar[str]
     """The remedy if staged files are missing, such as a longer retention of a clean-up."""
 
     def __init__(
@@ -314,7 +314,9 @@ class StagedFileSession(StagedSession, Generic[T]):
         return self._table_read
 
     def _gone(self, what: str) -> TargetUnavailable:
-        return TargetUnavailable(what, f"{self.spare} All rows of the window are staged again.")
+        return TargetUnavailable(
+            what, f"{self.missing_files_remedy} All rows of the window are staged again."
+        )
 
     def _fits(self, staged: Sequence[Receipt]) -> bool:
         """Return True if the files fit the table at the version that was read last."""

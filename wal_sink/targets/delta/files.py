@@ -31,7 +31,7 @@ _USUAL_PATH = r"^[A-Za-z0-9_=.-][A-Za-z0-9_=./-]*$"
 
 
 @contextlib.contextmanager
-def table_is_there(path: str) -> Iterator[None]:
+def explained_missing_table(path: str) -> Iterator[None]:
     """Convert delta-rs' error for a missing table in this context.
 
     :raises SchemaMismatch: there is no table at the path.
@@ -62,7 +62,7 @@ class Files:
     """
 
     def __init__(self, path: str, options: dict[str, str] | None) -> None:
-        with table_is_there(path):
+        with explained_missing_table(path):
             self._storage: Any = DeltaStorageHandler(path, options)._handler  # noqa: SLF001
         self._folder = _local(path)
 

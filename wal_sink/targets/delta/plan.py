@@ -20,8 +20,8 @@ from wal_sink.model.plan import Plan, fields
 from wal_sink.targets.arrow_columns import (
     ARROW,
     ArrowRules,
+    encoded_types,
     new_columns,
-    noted,
     plain,
     refuse_table,
     table_columns,
@@ -122,7 +122,7 @@ def _plan(
         about_partitions(written, types, partitioned_by, replaces=bool(options.keys)),
     )
     planned = pa.schema([plain(types.field(name)) for name in written.names])
-    details: dict[str, Any] = {PARTITIONS: list(partitioned_by), ARROW: noted(planned)}
+    details: dict[str, Any] = {PARTITIONS: list(partitioned_by), ARROW: encoded_types(planned)}
     if options.keys:
         details[KEY] = list(options.keys)
     if options.timestamp_column:

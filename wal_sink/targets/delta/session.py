@@ -118,7 +118,7 @@ flusher changes the row."""
 class DeltaSession(StagedFileSession[Table]):
     """The session of a flusher, which commits, or of a task, which only stages files."""
 
-    spare = "Check that no VACUUM of the table has a retention of minutes."
+    missing_files_remedy = "Check that no VACUUM of the table has a retention of minutes."
 
     def __init__(self, options: DeltaOptions, query_id: str) -> None:
         super().__init__(classify, is_conflict)

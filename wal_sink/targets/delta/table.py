@@ -21,7 +21,7 @@ from wal_sink.targets.arrow_columns import plain, refuse_table, renamed
 from wal_sink.targets.base import ErrorClass
 from wal_sink.targets.cdc import flag_name
 from wal_sink.targets.ddl import quote
-from wal_sink.targets.delta.files import Files, not_removable, table_is_there
+from wal_sink.targets.delta.files import Files, explained_missing_table, not_removable
 from wal_sink.targets.staged_files import kind_of_access
 
 _FEATURES_OF_VERSION: dict[int, Collection[str]] = {6: ("identityColumns",)}
@@ -229,7 +229,7 @@ class Table:
         refuse_table(f"The Delta table {self.path}", obstacles, "takes no rows by key")
 
     def _opened(self) -> DeltaTable:
-        with table_is_there(self.path):
+        with explained_missing_table(self.path):
             return DeltaTable(self.path, storage_options=self._options)
 
 

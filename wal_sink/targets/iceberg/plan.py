@@ -46,8 +46,8 @@ from wal_sink.model.plan import Plan, canonical
 from wal_sink.targets.arrow_columns import (
     ARROW,
     ArrowRules,
+    encoded_types,
     new_columns,
-    noted,
     refuse_table,
     table_columns,
 )
@@ -221,7 +221,7 @@ def _plan(
         target="iceberg",
         table=name,
         columns=columns,
-        details={ARROW: noted(planned), FOLDERS: folders, WIDTHS: widths},
+        details={ARROW: encoded_types(planned), FOLDERS: folders, WIDTHS: widths},
     )
 
 

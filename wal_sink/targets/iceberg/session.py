@@ -40,7 +40,7 @@ _IDS = random.SystemRandom()
 class IcebergSession(StagedFileSession[IcebergTable]):
     """The session of a flusher, which commits, or of a task, which only stages files."""
 
-    spare = "Check that remove_orphan_files keeps files of the last days."
+    missing_files_remedy = "Check that remove_orphan_files keeps files of the last days."
 
     def __init__(self, options: IcebergOptions, query_id: str) -> None:
         super().__init__(classify, is_conflict)
