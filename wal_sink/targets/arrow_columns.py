@@ -1,4 +1,4 @@
-"""Tables whose columns have Arrow types, such as those of Delta and Iceberg. No I/O.
+"""Columns of tables whose types are Arrow types, such as tables of Delta and Iceberg. No I/O.
 
 A plan stores the table's columns as an Arrow schema, with the nullability of nested fields. With this schema
 tasks cast and check rows without the table's client. A flusher compares the schema with an altered table.
@@ -22,7 +22,7 @@ from wal_sink.targets.columns import Holds, TableColumn, refuse_equal_but_for_ca
 from wal_sink.targets.ddl import spark_name
 
 ARROW = "arrow"
-"""The detail of a plan with the types of its columns, encoded by `encoded_types`."""
+"""Key of `Plan.details`: the types of the plan's columns, as `encoded_types` returns them."""
 
 
 def encoded_types(types: pa.Schema) -> str:
@@ -38,7 +38,7 @@ def planned_types(plan: Plan) -> pa.Schema:
 def with_parts(field: pa.Field, change: Callable[[pa.Field], pa.Field]) -> pa.Field:
     """Apply `change` to the fields inside of a column, innermost first, and then to the column itself.
 
-    Each type is replaced by Arrow's standard layout of the same values, such as `large_string` by `string`.
+    Also replace each type by Arrow's standard layout of the same values, such as `large_string` by `string`.
     """
     type_ = field.type
     if pt.is_map(type_):
@@ -85,18 +85,18 @@ class ArrowRules(CastRules):
         self._types, self._option = types, option
 
     def type_of(self, column: TableColumn) -> pa.DataType | None:
-        """Return the column's type. None if wal_sink does not write it."""
+        """Return the column's Arrow type. None if wal_sink does not write the type."""
         type_ = self._types.field(column.name).type
         return None if pt.is_null(type_) else type_
 
     def to_add(self, field: pa.Field) -> str:
-        """Return the option and the ALTER TABLE. Empty for an interval: no table has such a column."""
+        """Propose the option or an ALTER TABLE. Empty for an interval, since no table has such a column."""
         ddl, option = spark_ddl(field.type), self._option and f"set {self._option} to true, or "
         statement = f"run: ALTER TABLE {self._table} ADD COLUMN {spark_name(field.name)} {ddl};"
         return "" if "interval" in ddl else f"{option}{statement}"
 
     def to_allow_null(self, column: TableColumn) -> str:
-        """Return the ALTER TABLE."""
+        """Propose the ALTER TABLE that lets the column take nulls."""
         name = spark_name(column.name)
         return f"run: ALTER TABLE {self._table} ALTER COLUMN {name} DROP NOT NULL;"
 
@@ -104,7 +104,7 @@ class ArrowRules(CastRules):
 def refuse_table(
     table: str, obstacles: Iterable[tuple[str, str]], cannot: str = "cannot be written"
 ) -> None:
-    """Refuse a table because of its first obstacle.
+    """Refuse a table if it has an obstacle. The error names the first obstacle.
 
     :param table: the table, as errors name it. Begins a sentence.
     :param obstacles: the text of each obstacle, and its remedy.
@@ -118,11 +118,12 @@ def refuse_table(
 def new_columns(
     schema: pa.Schema, key: Sequence[str], table_type: Callable[[pa.Schema], object], noun: str
 ) -> pa.Schema:
-    """Return new columns for a table. Columns of the key take no null.
+    """Return the columns of a DataFrame as new columns of a table. Columns of the key take no null.
 
-    :param table_type: converts a column with the table's client. Raises if the format has no such type.
+    :param table_type: converts a column with the table's client. It raises an error if the format has no such
+        type.
     :param noun: the table's format, such as "Delta".
-    :raises SchemaMismatch: the format has no type for a column, or names differ by case only.
+    :raises SchemaMismatch: the format has no type for a column, or two names differ by case only.
     """
     refuse_equal_but_for_case([field.name for field in schema], noun)
     columns = [pa.field(f.name, canonical(f.type), f.name not in key) for f in schema]
@@ -191,14 +192,14 @@ class _Renamed:
 def renamed(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> pa.Table:
     """Return batches under another schema of the same layout. No value is copied.
 
-    Arrow's own cast refuses a null struct with a field that takes no null.
+    The function replaces Arrow's cast, which refuses a null struct with a field that takes no null.
     """
     batches = [pa.record_batch(_Renamed(schema, batch)) for batch in batches]
     return pa.Table.from_batches(batches, schema)
 
 
 def holds(plan: Plan, types: pa.Schema) -> Holds:
-    """Return a predicate that is True if a column, as it is now, holds each value of its planned type.
+    """Return a function that returns True if a column's present type holds each value of its planned type.
 
     :param types: the present types of the table.
     """
@@ -209,7 +210,7 @@ def holds(plan: Plan, types: pa.Schema) -> Holds:
 
 
 def is_as_wide(wide: pa.DataType, narrow: pa.DataType) -> bool:
-    """Return True if a type holds each value of a narrower or equal type, at any depth."""
+    """Return True if the type `wide` holds each value of the type `narrow`, at any depth."""
     if not pt.is_nested(wide) or wide.id != narrow.id:
         return _holds_scalars(wide, narrow)
     former = {field.name: field for field in fields(narrow)}
@@ -223,7 +224,7 @@ def is_as_wide(wide: pa.DataType, narrow: pa.DataType) -> bool:
 
 
 def _holds_scalars(wide: pa.DataType, narrow: pa.DataType) -> bool:
-    """Return True if two flat types are equal, or numbers of the second type fit the first type."""
+    """Return True if two types are equal, or `wide` holds each number of `narrow`."""
     (whole, scale), (former_whole, former_scale) = _digits(wide), _digits(narrow)
     if pt.is_float64(wide) and pt.is_integer(narrow):
         return bool(former_whole <= _DIGITS[32])
@@ -233,11 +234,11 @@ def _holds_scalars(wide: pa.DataType, narrow: pa.DataType) -> bool:
 
 
 _DIGITS = {8: 3, 16: 5, 32: 10, 64: 19}
-"""The digits of the largest integer, by its bits."""
+"""By the bits of an integer type, the number of digits of its largest integer."""
 
 
 def _digits(type_: pa.DataType) -> tuple[int, int]:
-    """Return the digits of a number before and after the point. Zeros for another type."""
+    """Return how many digits a number has before and after the point. Zeros if the type has no digits."""
     if pt.is_decimal(type_):
         return type_.precision - type_.scale, type_.scale
     return (_DIGITS[type_.bit_width], 0) if pt.is_integer(type_) else (0, 0)

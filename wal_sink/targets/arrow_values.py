@@ -92,7 +92,7 @@ _SHOWN = 3
 
 
 def leaves(values: pa.Array) -> Iterator[pa.Array]:
-    """Yield a flat column itself, or the flat columns inside of a nested one, such as a list's elements.
+    """Yield the flat columns inside of a nested column, such as a list's elements, or a flat column itself.
 
     Values inside of a null are left out.
     """
@@ -113,8 +113,8 @@ def leaves(values: pa.Array) -> Iterator[pa.Array]:
 def refuse_invalid_utf8(batch: pa.RecordBatch) -> None:
     """Refuse texts that are not UTF-8, also inside structs, lists and maps.
 
-    Arrow validates a whole column in some nanoseconds a row, including bytes under a null and outside of a
-    slice. So if that fails, the column is checked row by row.
+    Arrow validates a whole column fast, in some nanoseconds a row. But it also validates bytes under a null
+    and outside of a slice. So a column that fails is checked again, row by row.
 
     :raises InvalidRow: a text is not UTF-8. The error names the column and flags its rows.
     """
@@ -155,7 +155,7 @@ _PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 
 
 def beyond_python(column: pa.Array) -> pa.Array | None:
-    """Flag the rows with a date or timestamp outside of the years 1 to 9999. None if no row has one.
+    """Flag the rows with a date or timestamp outside of the years 1 to 9999. None if there is no such row.
 
     Python's `datetime` has no such value, nor have most databases and readers.
     """
@@ -196,14 +196,14 @@ def outside(values: pa.Array, first: int, last: int) -> pa.Array:
 _HEX = "[0-9a-fA-F]"
 
 UUID_PATTERN = rf"\A{_HEX}{{8}}-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{12}}\z"
-"""A UUID, written as text."""
+"""Matches a UUID, written as text."""
 
 _VERSION_1_PATTERN = rf"\A{_HEX}{{8}}-{_HEX}{{4}}-1{_HEX}{{3}}-{_HEX}{{4}}-{_HEX}{{12}}\z"
 
 _UUID_BYTES = r"(?s)\A.{16}\z"
 
 _VERSION_1_BYTES = r"(?s)\A.{6}[\x10-\x1f].{9}\z"
-"""A UUID of version 1 as bytes. The upper half of the seventh byte is the version."""
+"""Matches the bytes of a UUID of version 1. The upper half of the seventh byte is the version."""
 
 _UUID = pa.binary(16)
 
@@ -223,7 +223,7 @@ def are_no_version_1_uuids(column: pa.Array) -> pa.Array:
 def as_uuid(column: pa.Array) -> pa.Array:
     """Convert UUIDs, as texts or bytes, to 16 bytes. Nulls stay null.
 
-    :param column: `are_no_uuids` has accepted each value.
+    :param column: a column of which `are_no_uuids` flags no value.
     """
     if _in_bytes(column):
         return column.cast(pa.binary()).cast(_UUID)
@@ -255,17 +255,17 @@ MOST_CHARACTERS = 4_000
 """The most characters of a number that is written as text. Python parses at most 4,300 digits."""
 
 WHOLE = r"\A[+-]?[0-9]+\z"
-"""A whole number."""
+"""Matches a whole number."""
 
 WHOLE_ONCE = r"\A(0|-?[1-9][0-9]*)\z"
-"""A whole number without plus sign and leading zeros. So each number has one text."""
+"""Matches a whole number without plus sign and leading zeros. So each number has one text."""
 
 DECIMAL = r"\A[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,4})?\z"
-"""A number with or without a fraction, and with or without an exponent."""
+"""Matches a number with or without a fraction, and with or without an exponent."""
 
 DECIMAL_ONCE = r"\A(0|-?([1-9][0-9]*|(0|[1-9][0-9]*)\.[0-9]*[1-9]))\z"
-"""A number without plus sign, exponent, leading zeros and zeros at the end of a fraction. So each number has
-one text."""
+"""Matches a number without plus sign, exponent, leading zeros and zeros at the end of a fraction. So each
+number has one text."""
 
 
 def scaled(text: str) -> tuple[int, int]:

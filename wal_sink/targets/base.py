@@ -1,6 +1,6 @@
 """The interface of a target: what a database must offer so that each row is written exactly once.
 
-An author derives `Target`, and one of three sessions. The session says what makes a row count:
+An author derives `Target`, and one of three sessions. The sessions differ in when a row counts:
 
 - `IdempotentSession`: a row counts as soon as it is written. Each cell keeps the value with the highest write
   timestamp, so writing a row again has no effect. After a crash readers see part of a window until a flusher
@@ -82,8 +82,8 @@ Slice = RowSlice
 
 ErrorClass = Literal["retry", "throttle", "fatal"]
 """The class of an exception. "fatal": the target would refuse the same request again. "retry" and "throttle":
-the error may pass by itself. The flusher tries all three again after a pause. A session may treat them
-differently."""
+the error may pass by itself. After a pause the flusher tries again, whatever the class. A session may treat
+the classes differently."""
 
 
 class RefusedRow(NamedTuple):
@@ -95,12 +95,12 @@ class RefusedRow(NamedTuple):
 
 
 class RowsRefused(Exception):
-    """`write`, `drain` or `finish` raises this if the server refuses rows.
+    """Raised by `write`, `drain` or `finish` if the server refuses rows.
 
     The flusher keeps these rows in the log, closes the session, and writes the window again without them. So
     one call need not find all rows that the server refuses.
 
-    :param rows: at least one.
+    :param rows: the refused rows, at least one row.
     """
 
     def __init__(self, rows: Sequence[RefusedRow]) -> None:
@@ -116,7 +116,7 @@ class Session(ABC):
 
     @abstractmethod
     def read(self) -> LedgerRow | None:
-        """Return the ledger row, or None if there is none (guarantee 1)."""
+        """Return the ledger row. None if the target has no such row (guarantee 1)."""
 
     @abstractmethod
     def write(self, plan: Plan, rows: RowSlice) -> None:
@@ -163,9 +163,9 @@ class IdempotentSession(Session):
 
     @abstractmethod
     def finish(self, expected: LedgerRow | None, new: LedgerRow) -> Outcome:
-        """Drain, then set the ledger row to `new` if the row is exactly `expected`.
+        """Drain. Then, if the ledger row is exactly `expected`, replace it by `new`.
 
-        :param expected: None if there is no row.
+        :param expected: the row to replace. None if the target has no row.
         :raises Exception: the same errors as `write`.
         """
 
@@ -175,9 +175,9 @@ class TransactionalSession(Session):
 
     @abstractmethod
     def finish(self, expected: LedgerRow | None, new: LedgerRow) -> Outcome:
-        """Set the ledger row to `new` if it is exactly `expected`, and commit it with the rows (guarantee 7).
+        """If the ledger row is exactly `expected`, replace it by `new`, and commit all rows (guarantee 7).
 
-        :param expected: None if there is no row.
+        :param expected: the row to replace. None if the target has no row.
         :raises Exception: the same errors as `write`.
         """
 
@@ -200,15 +200,17 @@ class StagedSession(Session):
     def finish(
         self, expected: LedgerRow | None, new: LedgerRow, receipts: Sequence[bytes] = ()
     ) -> Outcome:
-        """Set the ledger row to `new` if it is exactly `expected`, and add the staged rows, in one step.
+        """If the ledger row is exactly `expected`, replace it by `new` and add the staged rows, in one step.
 
-        :param expected: None if there is no row.
+        :param expected: the row to replace. None if the target has no row.
         :param receipts: the receipts that `drain` of other sessions has returned for this window.
         :raises Exception: the same errors as `write`.
         """
 
     def discard(self, receipts: Sequence[bytes]) -> None:
-        """Delete the rows of receipts that no commit will add. Optional, since such rows only take space.
+        """Delete the rows of receipts that no commit will add.
+
+        An override is optional, since such rows only take space.
 
         The flusher logs an error of this method, and continues.
 
@@ -230,7 +232,7 @@ class Target(ABC):
     It is False with transactions: a transaction belongs to one session."""
     restores_together: bool = True
     """True if a restored backup, or a promoted replica, has rows and ledger row of the same moment. Then the
-    flush writes the later epochs again. Otherwise the flush stops."""
+    flush after a restore writes the later epochs again. If False, that flush stops."""
     transient: tuple[type[Exception], ...] = ()
     """The driver's errors that may pass by themselves, such as a refused connection. Set it on the class.
     Override `classify` if the driver has no such classes."""

@@ -1,6 +1,6 @@
 """Casts columns of a DataFrame to the types of a table, and refuses values that do not fit. No I/O.
 
-Serves targets each of whose column types corresponds to a type of Arrow.
+The module serves targets whose column types each correspond to an Arrow type.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ ArrowType = Callable[[str], pa.DataType | None]
 """Returns the Arrow type with exactly the values of a database's type. None for an unsupported type."""
 
 Fits = Callable[[str, pa.Array], pa.BooleanArray | None]
-"""Flags the values of a column that the server accepts. None means all values. The first argument is the type
-in the database's words."""
+"""Flags the values of a column that the server accepts. None means that the server accepts all values. The
+first argument is the column's type in the database's words."""
 
 
 class CastRules(TableRules):
@@ -49,7 +49,7 @@ class CastRules(TableRules):
         self._table = table
 
     def about_type(self, field: pa.Field, column: TableColumn) -> Sequence[str]:
-        """Compare the DataFrame's type with the Arrow type of the column."""
+        """Return a line if the DataFrame's type cannot be cast to the column's Arrow type."""
         type_ = self.type_of(column)
         if type_ is None:
             problem = f"{field.name}: the table's type is {column.type}, which cannot be written."
@@ -67,7 +67,8 @@ class CastRules(TableRules):
     def is_castable(self, source: pa.DataType, words: str, holds: pa.DataType) -> bool:  # noqa: ARG002
         """Return True if the DataFrame's type can be cast to the Arrow type of a column.
 
-        :param words: the column's type in the database's words, for overrides.
+        :param words: the column's type in the database's words. Only overrides read it.
+        :param holds: the column's Arrow type.
         """
         return is_castable(source, holds)
 
@@ -76,7 +77,7 @@ class CastRules(TableRules):
         return f"run: ALTER TABLE {self._table} ADD COLUMN {field.name} …;"
 
     def to_allow_null(self, column: TableColumn) -> str:  # noqa: ARG002 -- for overrides
-        """Propose a default: the statement depends on the database."""
+        """Propose a default value, since the statement that drops NOT NULL depends on the database."""
         return "give the column a default."
 
 
@@ -119,8 +120,8 @@ class InvalidValueError(Exception):
 
     :param problem: continues "Column c of t (value) …".
     :param remedy: `{name}` stands for the column.
-    :param row: the first such value.
-    :param rows: flags of all such values. None if only the first is known.
+    :param row: the position of the first such value.
+    :param rows: flags of all such values. None if only the first value is known.
     """
 
     def __init__(self, problem: str, remedy: str, row: int, rows: pa.Array | None = None) -> None:
@@ -156,7 +157,7 @@ Stored = Callable[[Column, pa.Array], pa.Array]
 def cast(batch: pa.RecordBatch, plan: Plan, stored: Stored) -> pa.RecordBatch:
     """Cast a batch to the types in which the log stores it. The order of its columns is kept.
 
-    :raises SchemaMismatch: the columns are not those of the plan.
+    :raises SchemaMismatch: the batch has other columns than the plan.
     :raises InvalidRow: a row cannot be written. The error names the column and the first such row.
     """
     refuse_other_schema(batch.schema, plan)
@@ -224,8 +225,8 @@ def _refuse_null(
 ) -> None:
     """Refuse nulls in the key, and in a column that takes no null.
 
-    :param unwritten: flags of the rows that may have a null outside of the key: deletes, and unavailable
-        cells.
+    :param unwritten: flags of the rows whose value is not written, and may be null outside of the key: the
+        row is a delete, or the cell is unavailable.
     """
     if key or column.role == "required":
         refuse(
@@ -250,7 +251,7 @@ def refuse(bad: pa.Array, problem: str, remedy: str) -> None:
 def refuse_years(values: pa.Array, problem: str) -> None:
     """Refuse dates and timestamps outside of the years 1 to 9999.
 
-    :param problem: why the database does not take them. Continues "… of the years 1 to 9999, and ".
+    :param problem: why the database does not take such values. Continues "… of the years 1 to 9999, and ".
     :raises InvalidValueError: there is such a value.
     """
     if (beyond := beyond_python(values)) is not None:
@@ -259,7 +260,7 @@ def refuse_years(values: pa.Array, problem: str) -> None:
 
 
 def stored_by(arrow_type: ArrowType, fits: Fits = lambda *_: None) -> Stored:
-    """Return the function that casts columns by the Arrow types of a database's types."""
+    """Return a function that casts a column to its Arrow type, and refuses values that do not fit."""
 
     def stored(column: Column, values: pa.Array) -> pa.Array:
         type_ = arrow_type(column.type)
@@ -280,8 +281,8 @@ def stored_by(arrow_type: ArrowType, fits: Fits = lambda *_: None) -> Stored:
 def cast_values(values: pa.Array, to: pa.DataType) -> pa.Array:
     """Cast values, and refuse a value that the cast would change.
 
-    Arrow casts int64 only to a decimal that fits every int64. So integers are first cast to a wide decimal,
-    whose cast refuses single values.
+    Arrow refuses to cast int64 to a decimal type that does not hold every int64. So integers are first cast
+    to a wide decimal. The cast from there refuses only values that do not fit.
 
     :raises ArrowInvalid: a value does not fit.
     """
@@ -340,7 +341,7 @@ def _first(values: pa.Array, to: pa.DataType) -> int:
 
 
 KEY = "key"
-"""The detail of a plan with the columns of the key. A plan that only adds rows has no such detail."""
+"""Key of `Plan.details`: the columns of the table's key. A plan that only adds rows has no such entry."""
 
 
 def key_of(plan: Plan) -> tuple[str, ...]:
@@ -349,7 +350,7 @@ def key_of(plan: Plan) -> tuple[str, ...]:
 
 
 def row_text(batch: pa.RecordBatch, plan: Plan, row: int) -> str:
-    """Return the text that names a row by its key, or by its first three values without a key."""
+    """Return the text by which errors name a row: its key, or three values if the plan has no key."""
     shown = key_of(plan) or [column.name for column in plan.of_table().columns][:3]
     values = ", ".join(f"{name}={shorten(as_python(batch.column(name)[row]))}" for name in shown)
     return f"the row with {values}"

@@ -71,7 +71,7 @@ def without_values_of_deletes(
 ) -> pa.RecordBatch:
     """Replace the values of deletes by nulls, except in the key.
 
-    A delete writes only its key. So no check refuses another value of the row, and the log stores none.
+    A delete writes only its key. So no check refuses another value, and the log stores only the key.
     """
     if not pc.any(deletes).as_py():
         return batch
@@ -103,7 +103,7 @@ class Marked(NamedTuple):
 
     rows: pa.RecordBatch
     flags: Flags
-    """Has each column that may have unavailable cells."""
+    """The flags of each column that may have unavailable cells."""
 
 
 def mark(rows: pa.RecordBatch, plan: Plan, key: Sequence[str]) -> Marked:
@@ -125,7 +125,7 @@ def mark(rows: pa.RecordBatch, plan: Plan, key: Sequence[str]) -> Marked:
 
 
 def _plain(values: pa.Array) -> pa.Array:
-    """Cast to `string` or `binary`: Arrow compares no dictionaries, and not all layouts of texts."""
+    """Cast to `string` or `binary`, since Arrow cannot compare dictionaries and some layouts of texts."""
     if pt.is_dictionary(values.type):
         values = values.cast(values.type.value_type)
     return values.cast(pa.string() if is_text(values.type) else pa.binary())

@@ -69,12 +69,12 @@ def explained(
 
 
 def shortly(error: Exception) -> str:
-    """Return the first 400 characters of an error's text in one line, without delta-rs' arrows."""
+    """Return the first 400 characters of an error's text in one line. The arrows of delta-rs are removed."""
     return " ".join(str(error).replace("\x1b[31m↳\x1b[0m", "").split())[:400]
 
 
 class Client(NamedTuple):
-    """The parts of a target in modules that import the client."""
+    """The parts of a target whose modules import the client library."""
 
     agree: Callable[..., Plan]
     """Returns the plan, from options, schema, key and `changes`. With `changes=False` it creates nothing."""
@@ -103,7 +103,7 @@ class ClientTarget(Target):
 
     @abstractmethod
     def client(self) -> Client:
-        """Import the client."""
+        """Import the modules that need the client library, and return what the target needs of them."""
 
     def plan(self, schema: pa.Schema, key: str) -> Plan:
         """Compare the DataFrame with the target, and create what the options request."""

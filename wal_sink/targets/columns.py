@@ -34,11 +34,11 @@ class TableColumn(NamedTuple):
     required: bool = False
     """True if the column takes no null."""
     default: bool = False
-    """True if the database fills the column in where a row omits it."""
+    """True if the database fills the column in for a row that omits it."""
     computed: bool = False
     """True if the database computes the column and takes no value."""
     role: Role | None = None
-    """The role in the plan. None stands for the role "required" or "regular", by the field `required`."""
+    """The role in the plan. None stands for "required" or "regular", as the field `required` says."""
 
 
 class TableRules(ABC):
@@ -116,7 +116,7 @@ def match_columns(
     others: Iterable[str] = (),
     names: Mapping[str, str] = SAME,
 ) -> tuple[Column, ...]:
-    """Return the plan's columns, in the order of the DataFrame's columns.
+    """Compare a DataFrame with a table. Return the plan's columns, in the order of the DataFrame's columns.
 
     :param columns: the columns of the table.
     :param table: the table, as errors name it.
@@ -238,7 +238,7 @@ def refuse_column_in_table(
 
 
 Holds = Callable[[TableColumn, Column], bool]
-"""Returns True if a column, as it is now, can hold every value of its planned type."""
+"""Returns True if a column's present type can hold every value of its planned type."""
 
 
 def same_type(now: TableColumn, planned: Column) -> bool:
@@ -256,8 +256,8 @@ def refuse_changed(
 ) -> Plan:
     """Return the plan with the present columns of the table, or refuse the table if it no longer fits.
 
-    A wider type fits: tasks have checked the pending rows against the narrower type. A new column fits if it
-    takes nulls.
+    A wider type fits, since tasks have checked the pending rows against the narrower type. A new column fits
+    if it takes nulls.
 
     :param columns: the present columns of the table.
     :param others: texts of further changes that do not fit.
@@ -343,7 +343,7 @@ def _change(column: Column, now: TableColumn | None, holds: Holds) -> str:
 
 
 def refuse_other_schema(schema: pa.Schema, plan: Plan) -> None:
-    """Refuse a batch whose columns are not those of the plan.
+    """Refuse a batch that has other columns than the plan.
 
     :raises SchemaMismatch: a column has another name, type or position.
     """

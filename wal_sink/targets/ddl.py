@@ -91,11 +91,11 @@ class TableOptions(Options, frozen=True, kw_only=True):
 def refuse_key_and_mode(option: str, mode: str, layout: Layout) -> None:
     """Check that a new table has a key if the mode is upsert, and no key if the mode is append.
 
-    In an append mode a key would refuse the second of two rows with one key.
+    In mode append, a table with a key would refuse the second of two rows with the same key.
 
     :param option: the option that sets `mode`.
     :param mode: append or upsert.
-    :raises OptionError: the key is missing, or the table must not have it.
+    :raises OptionError: the key is missing in mode upsert, or is given in mode append.
     """
     if mode == "upsert" and not layout.key:
         raise OptionError(
@@ -109,7 +109,7 @@ def refuse_key_and_mode(option: str, mode: str, layout: Layout) -> None:
 
 
 def refuse_unknown_columns(layout: Layout, schema: pa.Schema) -> None:
-    """Check that the DataFrame has the columns of a layout.
+    """Refuse a layout that names a key or partition column which the DataFrame does not have.
 
     :param schema: the columns that are written.
     :raises SchemaMismatch: the DataFrame lacks a column.
@@ -150,7 +150,7 @@ def spark_statement(
 
     :param table: the name, quoted where it is necessary.
     :param partition: partition columns or transforms of them, quoted.
-    :param using: the format.
+    :param using: the format of the table, such as "DELTA".
     """
     columns = ", ".join(_columns(schema, key, lambda field: spark_ddl(field.type), spark_name))
     by = f" PARTITIONED BY ({', '.join(partition)})" if partition else ""
@@ -196,7 +196,7 @@ def _columns(
 
 
 def quote(name: str) -> str:
-    """Quote an identifier as standard SQL does, which also keeps its case."""
+    """Quote an identifier as standard SQL does. A quoted identifier keeps its case."""
     return '"' + name.replace('"', '""') + '"'
 
 
@@ -206,7 +206,7 @@ def spark_name(name: str) -> str:
 
 
 def listed(names: Iterable[str]) -> str:
-    """Return quoted identifiers, separated by commas."""
+    """Quote identifiers as standard SQL does, and separate them by commas."""
     return ", ".join(map(quote, names))
 
 

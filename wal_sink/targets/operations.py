@@ -117,7 +117,7 @@ class OperationOptions(TableOptions, frozen=True, kw_only=True):
         return read_words(self.operation_column, self.operations)
 
     def refuse_without_key(self, option: str, mode: str) -> None:
-        """Check the options about deletes and unavailable cells, which need the mode upsert.
+        """Refuse options about deletes and unavailable cells if the mode is not upsert.
 
         :param option: the option that sets `mode`.
         :param mode: append or upsert.

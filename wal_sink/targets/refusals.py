@@ -28,8 +28,8 @@ class Savepoints(NamedTuple):
     make: str = "SAVEPOINT wal_sink_rows"
     go_back: str = "ROLLBACK TO SAVEPOINT wal_sink_rows"
     release: str = ""
-    """Empty if the database has no such statement, or if the statement may commit. SQLite commits if the
-    driver has reconnected silently: then the savepoint is outside of a transaction."""
+    """Empty if the database has no such statement, or if the statement may commit. In SQLite it commits
+    if the driver has reconnected silently, since the savepoint is then outside of a transaction."""
 
 
 RELEASED = Savepoints(release="RELEASE SAVEPOINT wal_sink_rows")
@@ -110,7 +110,7 @@ def refusal(plan: Plan, rows: RowSlice, error: Exception) -> TargetRefused:
 
 
 _WHOLE_ROW = ("23502", "23514")
-"""The SQLSTATEs with which PostgreSQL shows the whole row again: NOT NULL and CHECK."""
+"""The SQLSTATEs of NOT NULL and CHECK, for which the full text of PostgreSQL's error has the whole row."""
 
 
 def _reason(error: Exception) -> str:

@@ -87,12 +87,13 @@ def _load(name: str, place: str) -> type[Target]:
 
 
 def reduced(make: Callable[..., Any], state: tuple[Any, ...], target: Target) -> tuple[Any, ...]:
-    """Return the result of `__reduce__` for an object with a target that is pickled for tasks.
+    """Return the result of `__reduce__` for an object that has a target and is pickled for tasks.
 
-    Pickle's own error does not explain that a worker lacks the target's module.
+    On a worker without the target's module, unpickling raises an error that says so. Pickle's own error does
+    not.
 
     :param make: makes the object from the state.
-    :raises OptionError: (in the worker) the target's module is missing there.
+    :raises OptionError: raised on a worker that lacks the target's module.
     """
     module = type(target).__module__
     if module == "__main__":  # a class of the main script is pickled by value

@@ -2,8 +2,8 @@
 
 Rows are collected in memory and written to files that no version of the table names yet. A commit adds the
 files to the table together with the ledger row. The commit has two conditions: the ledger row is unchanged
-since it was read, and the table has the shape for which the files were written. If another writer commits at
-the same time, the commit is tried again.
+since it was read, and the table has the same schema, partitions and properties as when the files were
+written. If another writer commits at the same time, the commit is tried again.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from wal_sink.targets.client import shortly
 logger = logging.getLogger(__name__)
 
 MOST_WAITING_BYTES = 128 * 1024 * 1024
-"""The most bytes of rows in memory. Above it, the rows are written to a file for each partition."""
+"""The most bytes of rows in memory. If there are more, the rows are written to a file for each partition."""
 _BATCH_BYTES = 4_096
 """The bytes that a batch takes in memory beside its values."""
 _TRIES = 8
@@ -89,7 +89,7 @@ class StagedTable(Protocol):
 
     @property
     def fingerprint(self) -> str:
-        """Identifies the schema, partitions and properties of the table.
+        """A text that identifies the schema, partitions and properties of the table.
 
         A commit adds a file only if the table has the same fingerprint as when the file was written.
         """
@@ -118,7 +118,7 @@ class Stage(ABC):
         self._done: list[Receipt] = []
 
     def add(self, rows: RowSlice) -> None:
-        """Keep rows in memory. If they exceed `MOST_WAITING_BYTES`, write all rows to files."""
+        """Collect rows. If all collected rows exceed `MOST_WAITING_BYTES`, write them to files."""
         batch = self._staged(rows)
         self._waiting.append(batch)
         self._waiting_bytes += batch.nbytes + _BATCH_BYTES
@@ -163,8 +163,8 @@ class StagedFileSession(StagedSession, Generic[T]):
     """The session of a flusher, which commits, or of a task, which only stages files.
 
     :param classify: returns the class of an error.
-    :param is_conflict: returns True for the error of a commit that conflicts with another commit, or with
-        itself, if its answer was lost and the client has repeated the request.
+    :param is_conflict: returns True if an error says that a commit conflicts with another commit. If the
+        answer to a commit was lost and the client repeats the request, the commit conflicts with itself.
     """
 
     missing_files_remedy: ClassVar[str]
@@ -176,7 +176,7 @@ class StagedFileSession(StagedSession, Generic[T]):
         self._classify, self._is_conflict = classify, is_conflict
         self._table_read: T | None = None
         self._stages: dict[str, Stage] = {}
-        """The stages, by the keys of their plans. After `drain` it is empty, so the next `write` reads the
+        """The stages, by the keys of their plans. `drain` removes all stages, so the next `write` reads the
         table again."""
 
     @abstractmethod
@@ -258,7 +258,7 @@ class StagedFileSession(StagedSession, Generic[T]):
     ) -> Outcome:
         """Commit the staged files with the ledger row, if the row is `expected`.
 
-        Return CONFLICT if the row is another one, or the table no longer has the shape of the files.
+        Return CONFLICT if the table has another ledger row, or the files no longer fit the table.
 
         :raises SchemaMismatch: the table no longer takes files.
         :raises TargetUnavailable: a staged file is missing.
@@ -350,7 +350,7 @@ def decode_ledger_row(data: bytes | str, type_: type[R], row: str, holder: str) 
 
 
 _FOLDERS = 8
-"""How many folders above a file are synced: the folders of partitions, of the table and of its catalog."""
+"""The number of synced folders above a file: the folders of partitions, of the table and of its catalog."""
 
 
 def sync(files: Iterable[Path], *, may_be_gone: bool = False) -> None:

@@ -17,14 +17,14 @@ from wal_sink.targets.casts import cast, key_of, refuse, refuse_as_folder, refus
 from wal_sink.targets.columns import Holds, TableColumn
 
 PARTITIONS, EVENT = "partitions", "event"
-"""Details of a plan: the partition columns in the table's order, and the column of
+"""Keys of `Plan.details`: the partition columns in the table's order, and the column of
 `delta.timestampColumn`."""
 
 DECLARED = b"__CHAR_VARCHAR_TYPE_STRING"
 """The metadata key under which Spark stores a type such as "varchar(20)" of a text column."""
 
 _TEXT = re.compile(r"(char|varchar)\((\d+)\)")
-"""A text type with a length in characters."""
+"""Matches a text type with a length in characters."""
 
 _PHYSICAL, _ID = b"delta.columnMapping.physicalName", b"delta.columnMapping.id"
 
@@ -52,13 +52,13 @@ def stored_field(field: pa.Field) -> pa.Field:
 
 
 def can_partition(type_: pa.DataType) -> bool:
-    """Return True if all readers parse a type's texts alike, so that it may partition a table."""
+    """Return True if a type may partition a table, since all readers parse its texts alike."""
     unfit = (pt.is_floating, pt.is_binary, pt.is_nested, pt.is_null)
     return not any(is_kind(type_) for is_kind in unfit)
 
 
 def can_be_key(type_: pa.DataType) -> bool:
-    """Return True if a type may be a key. Floats may be NaN, and nested values cannot be compared."""
+    """Return True if a type may be a key: its values are never NaN, and can be compared."""
     return not pt.is_floating(type_) and not pt.is_nested(type_)
 
 
@@ -140,7 +140,7 @@ def about_moved(plan: Plan, partitioned_by: Sequence[str]) -> Iterator[str]:
 
 
 def holds_planned(plan: Plan, types: pa.Schema) -> Holds:
-    """Return a predicate that is True if a column, as it is now, holds each value of its planned type.
+    """Return a function that returns True if a column's present type holds each value of its planned type.
 
     :param types: the present types of the table.
     """

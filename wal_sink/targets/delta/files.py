@@ -1,4 +1,4 @@
-"""The files in a Delta table's folder, and the paths by which delta-rs can remove them.
+"""The files in a Delta table's folder, and which of these files delta-rs can remove.
 
 `tests/delta/test_commits.py` fails if a release of deltalake changes an undocumented name that is used here.
 """
@@ -96,7 +96,7 @@ class Files:
         ]
 
     def sync(self, paths: Iterable[str], *, may_be_gone: bool = False) -> None:
-        """Make files in a local folder survive a power loss. An object store has only durable objects.
+        """Make files in a local folder survive a power loss. Objects in an object store are durable.
 
         :param may_be_gone: True to ignore a missing file, which somebody has deleted meanwhile.
         :raises FileNotFoundError: a file is missing.
@@ -125,11 +125,11 @@ def not_removable(paths: pa.ChunkedArray) -> Iterator[tuple[str, str]]:
 
 
 def why_not_removable(path: str) -> str:
-    """Return why a merge of delta-rs cannot remove a file. Empty if it can.
+    """Return why a merge of delta-rs cannot remove a file. Empty if the merge can remove the file.
 
-    delta-spark does not percent-encode a letter such as "ä" in the path of a file, and delta-rs does. So
-    delta-rs would remove a path that does not exist. The old file would stay, and the table would have its
-    rows twice.
+    delta-rs percent-encodes a letter such as "ä" in the path of a file, and delta-spark does not. So for a
+    file of delta-spark, delta-rs would remove a path that does not exist. The old file would stay, and the
+    table would have its rows twice.
 
     :param path: the file's path in the table's log.
     """

@@ -22,8 +22,8 @@ _WITHOUT_KEYS = re.compile(
     r")(?:/[^?]*)?",
     re.IGNORECASE | re.DOTALL,
 )
-"""A path or URL without user, password and query. It allows no `@` after a slash, since a password may have a
-slash."""
+"""Matches a path or URL without user, password and query. An `@` after a slash does not match, since a
+password may have a slash."""
 
 
 class DeltaOptions(OperationOptions, frozen=True, kw_only=True):

@@ -228,7 +228,7 @@ neither clustering nor column defaults. If it drops a feature that readers must 
 the table then requires the feature checkpointProtection."""
 
 _EXACT_DIGITS = 15
-"""The digits of a double. delta-rs (1.6.6) writes the bounds of a decimal as doubles."""
+"""The most digits that a double keeps. delta-rs (1.6.6) writes the bounds of a decimal as doubles."""
 
 _UNWRITABLE_COLUMNS = {
     b"delta.generationExpression": "is generated",
@@ -238,7 +238,7 @@ _UNWRITABLE_COLUMNS = {
 
 
 def refuse_unfit(table: Table, *, replaces: bool) -> None:
-    """Refuse a table that requires more of a writer than columns and partitions, such as a constraint.
+    """Refuse a table with a requirement that a commit of delta-rs does not meet, such as a constraint.
 
     :param replaces: True if a commit also replaces rows by their key.
     :raises SchemaMismatch: the table cannot be written. The error names a reason and a remedy.

@@ -70,7 +70,7 @@ class LedgerFiles:
     def row(self, table: Table) -> RowVersion:
         """Return the row in the version of the table that was read last.
 
-        :raises FileNotFoundError: the row's file is missing, since another flusher has changed the row.
+        :raises FileNotFoundError: the row's file is missing. Another flusher may have changed the row.
         :raises CorruptLog: this version of wal_sink cannot read the file.
         """
         number = table.transaction_version(self.app_id(table))
@@ -90,7 +90,7 @@ class LedgerFiles:
         return number
 
     def delete(self, number: int | None) -> None:
-        """Delete the file of a former row. If that fails, some hundred bytes stay."""
+        """Delete the file of a former row. If the deletion fails, some hundred bytes stay in the folder."""
         if number is not None:
             with contextlib.suppress(OSError):
                 self._files.delete(self._path(number))
@@ -160,7 +160,7 @@ class DeltaSession(StagedFileSession[Table]):
     def _after_commit(self, former: int | None, merged: Sequence[str]) -> None:
         """Make the commit durable, and delete the files that nobody needs any more.
 
-        It raises no error, since the commit has taken effect.
+        This method raises no error, since the commit has taken effect.
 
         :param former: the number of the row's former file.
         :param merged: the paths of the staged files, whose rows a merge has written to new files.

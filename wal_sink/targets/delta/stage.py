@@ -86,10 +86,10 @@ def _action(path: str, size: int, partition: dict[str, str | None], rows: int) -
 
 
 def _bounded(part: pa.Table) -> list[str] | bool:
-    """Return the columns whose bounds Parquet stores: all (True), or those without a NaN.
+    """Return True if Parquet stores the bounds of all columns, or else the columns with bounds.
 
-    Arrow leaves NaN out of the bounds. For Spark NaN is the greatest number, so Spark would skip a file that
-    has the NaN.
+    A column with a NaN gets no bounds (least and greatest value). Arrow leaves NaN out of the bounds. For
+    Spark NaN is the greatest number, so Spark would skip a file that has the NaN.
     """
     floats = [name for name in part.column_names if pa.types.is_floating(part[name].type)]
     nans = {name for name in floats if pc.any(pc.is_nan(part[name])).as_py()}
@@ -97,7 +97,8 @@ def _bounded(part: pa.Table) -> list[str] | bool:
 
 
 ORDER, AFTER_DELETE = "wal_sink:us", "wal_sink:after delete"
-"""Columns of staged rows: the write timestamp, and True after an earlier delete of the same key."""
+"""Columns of staged rows. `ORDER` has the write timestamp. `AFTER_DELETE` is True if an earlier staged row
+deletes the same key."""
 
 
 def _with_order(rows: RowSlice, operation: str | None, *, keyed: bool) -> pa.RecordBatch:
@@ -105,7 +106,7 @@ def _with_order(rows: RowSlice, operation: str | None, *, keyed: bool) -> pa.Rec
 
     :param operation: the operation column. None if no row is a delete.
     :param keyed: True if each row replaces the row of its key. False for rows that were published in mode
-        append: they are added.
+        append, which are added.
     """
     batch = rows.batch
     number = batch.num_rows
@@ -128,7 +129,7 @@ def last_rows(
     names: Sequence[str],
     event: str = "",
 ) -> tuple[pa.Table, pa.Table]:
-    """Return the rows that a commit merges: the last row of each key, and each row of mode append.
+    """Return the rows that a commit merges: the last row of each key, and all rows published in mode append.
 
     :param names: the table's columns.
     :param event: the column with the event time. Empty if the order of the log decides which row is last.
@@ -182,10 +183,10 @@ def _with_known_values(
 def _sources(
     rows: pa.Table, keys: Sequence[str], flags: Mapping[str, pa.ChunkedArray]
 ) -> tuple[dict[str, pa.Array], list[bool]]:
-    """Return from which row each row gets the value of a column.
+    """Return the source of each cell: the position of the row that has the cell's value.
 
-    :returns: by column, the position of that row, which is the row itself if the value is available or no
-        earlier row has it; and for each row True if it comes after a delete of its key.
+    :returns: by column, the sources of its cells; and for each row True if it comes after a delete of its
+        key. A cell's source is its own row if the value is available, or if no earlier row has the value.
     """
     deletes = rows[DELETED].to_pylist()
     unavailable = {name: flag.to_pylist() for name, flag in flags.items()}

@@ -25,7 +25,8 @@ from wal_sink.targets.delta.files import Files, explained_missing_table, not_rem
 from wal_sink.targets.staged_files import kind_of_access
 
 _FEATURES_OF_VERSION: dict[int, Collection[str]] = {6: ("identityColumns",)}
-"""By version of Delta's protocol, the features that it requires of writers. Version 7 lists them."""
+"""By version of Delta's protocol, the features that it requires of writers. A table of version 7 lists its
+features itself."""
 
 _UNWRITTEN = re.compile(r'VariantType|PrimitiveType\("void"\)')
 """The types that wal_sink does not write, in delta-rs' words."""
@@ -70,8 +71,8 @@ class Table:
     def commit(self, files: Sequence[AddAction], transactions: dict[str, int], reason: str) -> None:
         """Add files in one commit.
 
-        It conflicts with a commit since `refresh` that sets the version of one of the same writers. Other
-        commits do not matter.
+        The commit conflicts with a commit since `refresh` that sets the version of one of the same writers.
+        It conflicts with no other commit.
 
         :param transactions: by writer, the version that the commit sets.
         :param reason: the text in the table's history.
@@ -95,11 +96,13 @@ class Table:
     ) -> None:
         """Replace, delete and add rows by their key in one commit.
 
-        It conflicts with the same commits as `commit`, and with each commit that changes the same partitions.
+        The commit conflicts with the same commits as in `commit`, and with each commit that changes the same
+        partitions.
 
-        :param rows: the table's columns, `MERGED`, `DELETED`, and flags of unavailable cells, which keep
-            their values in the table. No two merged rows have the same key.
-        :param event: the column with the event time. A row of the table with a later time stays.
+        :param rows: the table's columns, `MERGED`, `DELETED`, and flags of unavailable cells. The table keeps
+            its values for these cells. No two merged rows have the same key.
+        :param event: the column with the event time. A row of the table with a later time is not replaced.
+            Empty if there is no such column.
         :raises SchemaMismatch: another writer has added a file that delta-rs cannot remove.
         :raises CommitFailedError: a conflict (`is_conflict`), or delta-rs cannot write the table.
         """
@@ -147,7 +150,7 @@ class Table:
         self._table.alter.add_columns(Schema.from_arrow(columns).fields)
 
     def sync(self) -> None:
-        """Make the version that was read survive a power loss. Its writer may have died before it did so."""
+        """Make the version that was read survive a power loss. Its writer may have died without doing so."""
         # A clean-up of the log may have deleted the commit's file.
         self.files.sync([_commit_file(self.version)], may_be_gone=True)
 
@@ -163,7 +166,7 @@ class Table:
 
     @property
     def types(self) -> pa.Schema:
-        """The types of the columns, with metadata. A null type is a type that wal_sink does not write."""
+        """The types of the columns, with metadata. A null type stands for a type that is not written."""
         schema = self._table.schema()
         unwritten = {field.name for field in schema.fields if _UNWRITTEN.search(str(field.type))}
         columns = pa.schema(schema.to_arrow())
@@ -221,7 +224,7 @@ class Table:
             yield f"delta-rs cannot remove the file {path}: {problem}", remedy
 
     def refuse_upserts(self, obstacles: Iterable[tuple[str, str]]) -> None:
-        """Refuse to replace rows of the table because of the first obstacle.
+        """Refuse upserts into a table with an obstacle. The error names the first obstacle.
 
         :param obstacles: the text of each obstacle, and its remedy.
         :raises SchemaMismatch: there is an obstacle.
@@ -249,7 +252,10 @@ def _commit_file(version: int) -> str:
 
 
 def is_conflict(error: Exception) -> bool:
-    """Return True if a commit conflicts with another commit, or with itself after a lost answer."""
+    """Return True if an error says that a commit conflicts with another commit, or with itself.
+
+    A commit conflicts with itself if its answer was lost and delta-rs repeats the request.
+    """
     return isinstance(error, CommitFailedError) and str(error).startswith(_CONFLICT)
 
 

@@ -1,4 +1,4 @@
-"""Casts and refuses rows in the tasks of the query. It needs only the plan, and imports no pyiceberg."""
+"""Casts and refuses rows in the tasks of the query. The check needs only the plan, no pyiceberg."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from wal_sink.targets.arrow_columns import stored_as_planned
 from wal_sink.targets.casts import cast, refuse_as_folder, refuse_years
 
 FOLDERS, WIDTHS = "folders", "widths"
-"""Details of a plan, for each column whose texts name the folders of a partition. `FOLDERS` has the name of
-the partition. `WIDTHS` has the number of characters to which the partition truncates the text, if it does."""
+"""Keys of `Plan.details`, each with a value by column. If a column's texts name the folders of a partition,
+`FOLDERS` has the partition's name. If the partition truncates these texts, `WIDTHS` has their length."""
 
 
 def check(batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:

@@ -257,12 +257,12 @@ def iceberg_schema(schema: pa.Schema, required: Sequence[str] = ()) -> Schema:
 
 
 class NewTable(NamedTuple):
-    """What createTable creates."""
+    """The table that option createTable creates."""
 
     columns: Schema
     partitions: PartitionSpec
     statement: str
-    """Spark's statement that creates it."""
+    """Spark's statement that creates the table."""
 
 
 def new_table(name: str, schema: pa.Schema, layout: Layout) -> NewTable:
@@ -270,7 +270,7 @@ def new_table(name: str, schema: pa.Schema, layout: Layout) -> NewTable:
 
     :param name: the table, quoted for Spark's SQL.
     :raises SchemaMismatch: Iceberg has no type for a column, or an option names a missing column.
-    :raises OptionError: `partitionColumns` has an element by which no Iceberg table is partitioned.
+    :raises OptionError: `partitionColumns` has an element by which no Iceberg table can be partitioned.
     """
     refuse_unknown_columns(Layout(key=layout.key), schema)
     columns = iceberg_schema(schema, layout.key)
@@ -313,7 +313,7 @@ def partition_field(text: str, columns: Schema, schema: pa.Schema, field_id: int
 
     :param text: the element, such as "id", "day(at)" or "bucket(16, id)".
     :param columns: the columns of the new table.
-    :raises OptionError: no Iceberg table is partitioned by the element.
+    :raises OptionError: no Iceberg table can be partitioned by the element.
     :raises SchemaMismatch: the DataFrame has no such column.
     """
     by, width, column = _parsed(text)

@@ -5,7 +5,7 @@ without the condition on the branch (`Transaction._rebuild_snapshot_updates`). S
 the ledger row of another flusher. Here each commit has conditions of its own, and is requested once.
 
 The ledger row of a query is in the summary of a snapshot without rows, which has a tag of its own. Two other
-places have faults:
+places are not safe:
 
 - A property of the table changes in one commit with the rows. But no catalog has a condition on a property,
   so a REST catalog accepts the commits of two flushers at once.
@@ -145,14 +145,16 @@ class IcebergTable:
 
     @property
     def fingerprint(self) -> str:
-        """The ids of table, schema and partitions. A commit is refused if one of them has changed."""
+        """The ids of table, schema and partitions. A commit is refused if one of these ids has changed."""
         metadata = self.metadata
         return f"{metadata.table_uuid}/{metadata.current_schema_id}/{metadata.default_spec_id}"
 
     # --- the ledger row ---------------------------------------------------------------------------
 
     def row(self, tag: str) -> RowVersion:
-        """Return the version of a tag's ledger row. The row is None if the table has lost the rows it counts.
+        """Return a tag's ledger row, and the id of its version.
+
+        The row is None if the table no longer has the rows that the ledger row counts.
 
         :raises CorruptLog: this version of wal_sink cannot read the row.
         """
@@ -174,7 +176,7 @@ class IcebergTable:
     def _are_gone(self, rows: int | None) -> bool:
         """Return True if the table was replaced, or rolled back to a snapshot before the query's rows.
 
-        Return False if too many snapshots have expired to detect it.
+        Return False if too many snapshots have expired to detect such a change.
 
         :param rows: the id of the snapshot with the query's newest rows. None if the query has no rows yet.
         """
@@ -241,7 +243,8 @@ class IcebergTable:
     ) -> tuple[list[TableUpdate], list[str], int]:
         """Write the manifests of a snapshot that adds files to the main branch.
 
-        pyiceberg's own producer writes them. It omits the retention settings of the branch.
+        pyiceberg's own producer writes the manifests. It omits the retention settings of the branch, so this
+        method adds the settings.
 
         :returns: the updates for the commit, the paths of the manifests, and the id of the snapshot.
         """
@@ -281,7 +284,7 @@ class IcebergTable:
         )
 
     def sync(self) -> None:
-        """Make the version that was read survive a power loss. Its writer may have died before it did so."""
+        """Make the version that was read survive a power loss. Its writer may have died without doing so."""
         with contextlib.suppress(FileNotFoundError):  # deleted after a newer commit
             self.files.sync([self._table.metadata_location])
         _sync_catalog(self._table.catalog)
@@ -297,8 +300,8 @@ _ROW = "wal-sink.ledger"
 """The name under which a snapshot's summary has the ledger row."""
 
 _MAX_REF_AGE_MS = 2**63 - 1
-"""The age limit of the tag: none. A tag without this value is subject to the table's property
-`history.expire.max-ref-age-ms`."""
+"""The age limit of the tag, so high that the tag never expires. Without this value the table's property
+`history.expire.max-ref-age-ms` would limit the age."""
 
 
 class _Row(msgspec.Struct, frozen=True, kw_only=True):
@@ -389,8 +392,8 @@ def loaded(catalog: Catalog, options: IcebergOptions) -> Table:
 def refuse_catalog_in_name(catalog: Catalog, options: IcebergOptions) -> None:
     """Refuse a missing table if its name begins with the catalog's name, as names in Spark do.
 
-    :raises SchemaMismatch: the name begins with the catalog's name, or the table exists without its first
-        part.
+    :raises SchemaMismatch: the name begins with the catalog's name, or there is a table whose name is the
+        rest of the name.
     """
     first, *others = options.identifier
     name = ".".join(others)
@@ -437,7 +440,10 @@ _OLD_SEQUENCE = "Cannot add snapshot with sequence number"
 
 
 def is_conflict(error: Exception) -> bool:
-    """Return True if a commit conflicts with another commit, or with itself after a lost answer."""
+    """Return True if an error says that a commit conflicts with another commit, or with itself.
+
+    A commit conflicts with itself if its answer was lost and the client repeats the request.
+    """
     return isinstance(error, CommitFailedException) or (
         isinstance(error, ice.BadRequestError | ValueError) and _OLD_SEQUENCE in str(error)
     )
@@ -473,7 +479,7 @@ class Files:
         return [path for path in paths if not self._io.new_input(path).exists()]
 
     def sync(self, paths: Iterable[str]) -> None:
-        """Make files in local folders survive a power loss. An object store has only durable objects."""
+        """Make files in local folders survive a power loss. Objects in an object store are durable."""
         parts = map(urlsplit, paths)
         # pyiceberg does not encode a `%` in a location, so the path is not decoded.
         sync(Path(part.path) for part in parts if part.scheme in ("file", ""))

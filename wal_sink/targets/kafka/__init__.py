@@ -29,7 +29,7 @@ class KafkaTarget(ClientTarget):
 
     @property
     def place(self) -> str:
-        """The brokers."""
+        """The brokers, as errors name them."""
         return f"Kafka at {self.options.servers}"
 
     @property

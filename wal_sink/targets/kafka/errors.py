@@ -47,7 +47,7 @@ _FAIL_EVERY_S = 60.0
 
 
 class _FailFilter(logging.Filter):
-    """Drops librdkafka's report that a broker does not answer, unless the last one is a minute old.
+    """Drops a report that a broker does not answer, unless the last such report is a minute old.
 
     A client that waits for a broker reports about 20 failed connections a second.
     """

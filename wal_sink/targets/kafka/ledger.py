@@ -4,8 +4,8 @@ Kafka acknowledges a commit a moment before consumers of committed records get i
 asks for the end of the topic, which includes uncommitted records. Then it waits until each record before that
 end is committed or aborted.
 
-A dead flusher may leave a transaction open, which blocks all such consumers. `init_transactions` of the
-query's next flusher ends the transaction. Otherwise the broker ends it after the transaction's time-out.
+A dead flusher may leave a transaction open, which blocks all consumers of committed records. The query's next
+flusher ends the transaction by `init_transactions`. Otherwise the broker ends it after its time-out.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _SILENT = KafkaError(KafkaError._TIMED_OUT, "the ledger's records do not arrive"
 
 _AT_END_MS = 10
 """The milliseconds that a broker waits for new records before it reports the end of the topic. Each read of
-the ledger waits as long. Kafka's default is 500."""
+the ledger waits for this time. Kafka's default is 500."""
 
 
 class LedgerReader:
@@ -114,7 +114,7 @@ class LedgerReader:
         self._consumer.close()
 
     def _end(self) -> int:
-        """Return the offset after the last record, even if it is uncommitted. 0 if there is no topic."""
+        """Return the offset after the last record, committed or not. 0 if there is no topic."""
         if not self._topic_exists:
             if not topics.exists(self.admin, self.topic):
                 # It raises an error if another broker knows the topic.

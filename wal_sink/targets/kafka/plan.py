@@ -22,9 +22,10 @@ def agree(options: KafkaOptions, schema: pa.Schema, key: str, *, changes: bool) 
     """Check topics, ledger and transactions with the brokers, and return the plan.
 
     :param changes: False to create nothing.
-    :raises SchemaMismatch: a topic is missing or unfit, or the DataFrame does not fit.
+    :raises SchemaMismatch: a topic of the records is missing, the ledger's topic has wrong settings, or the
+        DataFrame does not fit.
     :raises OptionError: the brokers refuse the transaction's time-out.
-    :raises KafkaException: the brokers do not answer, or refuse otherwise.
+    :raises KafkaException: the brokers do not answer, or refuse a request for another reason.
     """
     limits = _checked_topics(options, create=changes)
     columns = agreed_columns(schema, limits)
@@ -39,7 +40,7 @@ def agree(options: KafkaOptions, schema: pa.Schema, key: str, *, changes: bool) 
 
 
 def _checked_topics(options: KafkaOptions, *, create: bool) -> dict[str, Limits]:
-    """Return the limits of the topics, and check that the ledger's topic is fit or can be created.
+    """Return the limits of the topics, and check the ledger's topic, or that it can be created.
 
     :param create: True to create the ledger's topic that an option names. Without such an option, the first
         flusher of the query creates the topic.
@@ -60,7 +61,7 @@ _ALSO = {
     pa.int32(): (pa.int8(), pa.int16()),
     TYPES["headers"]: (pa.list_(pa.struct([("key", pa.string()), ("value", pa.string())])),),
 }
-"""By type of a record's column, the further types that `check` casts to it."""
+"""By the type of a record's column, the other types that `check` casts to this type."""
 _WITHOUT_VALUE = (
     "value: it is not in the DataFrame. Put all columns into it,"
     " .select(F.to_json(F.struct('*')).alias('value'))."
@@ -68,7 +69,7 @@ _WITHOUT_VALUE = (
 
 
 class _RecordRules(TableRules):
-    """Compares with the columns of a record, whose types are fixed."""
+    """Rules for the columns of a record, whose types are fixed."""
 
     noun = "a record of Kafka"
 
@@ -79,7 +80,10 @@ class _RecordRules(TableRules):
         return [self.types_differ(field, column.type, f"{_conversion(field, column)}.")]
 
     def about_missing(self, field: pa.Field, free: Collection[str]) -> str:
-        """Refer to the line about a missing `value`, whose remedy puts all columns into it."""
+        """If column `value` is missing, refer to the line about `value`.
+
+        The remedy in that line puts all columns into `value`.
+        """
         if field.name.lower() in free or "value" not in free:
             return super().about_missing(field, free)
         return "Put it into value, as below."

@@ -44,7 +44,7 @@ timestamp in milliseconds since 1970 (0: now)."""
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """What a topic accepts. A plan stores it for the tasks."""
+    """What a topic accepts. A plan stores these limits for the tasks."""
 
     largest: int
     """The most bytes of a record."""
@@ -63,7 +63,7 @@ UNBOUNDED_MS = 2**63 - 1
 """The value of `past_ms` and `ahead_ms` for a topic that takes any time."""
 
 TOPICS = "topics"
-"""The detail of a plan with the limits of each topic."""
+"""Key of `Plan.details`: the limits of each topic."""
 
 
 def planned_limits(plan: Plan) -> dict[str, Limits]:
@@ -124,7 +124,10 @@ class _Topics:
         """The position of each record's topic in `names`. Null for an unknown topic."""
 
     def limit(self, name: str) -> pa.Array:
-        """Return one limit for each record. The name is that of a field of `Limits`."""
+        """Return for each record a limit of its topic.
+
+        :param name: the field of `Limits`.
+        """
         limits = [getattr(limit, name) for limit in self._limits.values()]
         return pa.array(limits).take(self.position)
 

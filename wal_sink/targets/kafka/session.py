@@ -37,8 +37,8 @@ TIMEOUT_S = 30.0
 """The seconds after which an answer counts as lost."""
 
 _OPEN_TRANSACTION_S = 3.0
-"""The seconds to wait for an open transaction. Then a new producer fences the former ones, which aborts their
-transactions."""
+"""The seconds to wait for an open transaction. Then a new producer fences the former producers, which aborts
+their transactions."""
 
 _IDLE_S = 600.0
 """The seconds after which an unused producer is replaced. Brokers forget an unused `transactional.id` after
@@ -99,7 +99,7 @@ class KafkaSession(TransactionalSession):
     def compare(self, plan: Plan) -> None:
         """Check that the plan is for the topics of the options, and that these topics exist.
 
-        Their limits are not compared with the plan, since the brokers enforce them.
+        The limits of the topics are not compared with the plan, since the brokers enforce the limits.
         """
         self._refuse_other_topic(plan)
         self._limits()
@@ -226,7 +226,7 @@ class KafkaSession(TransactionalSession):
 
         The client reports the reason only to a commit, which then has no effect.
 
-        :param error: the error of a record. Any other error than that of the state raises nothing here.
+        :param error: the error of a record. Unless it reports an error state, nothing is raised.
         """
         if isinstance(error, KafkaException) and error.args[0].code() == KafkaError._STATE:  # noqa: SLF001
             try:
@@ -249,7 +249,7 @@ class KafkaSession(TransactionalSession):
         self._failed.clear()
 
     def _drop_producer(self) -> None:
-        """Discard the producer. The next producer aborts its open transaction."""
+        """Discard the producer. The next producer aborts the open transaction of this producer."""
         self._producer = None
         self._open = False
         self._failed.clear()
@@ -291,7 +291,7 @@ class KafkaSession(TransactionalSession):
             self._failed.append((error, record))
 
     def _raise_failed(self) -> None:
-        """Abort the transaction and raise an error if a record was not delivered.
+        """If a record was not delivered, abort the transaction and raise the record's error.
 
         :raises TargetRefused: a topic refuses the record.
         :raises KafkaException: any other error.

@@ -41,10 +41,11 @@ def exists(admin: Any, topic: str) -> bool:
 
 
 def limits(admin: Any, names: Sequence[str], ledger_topic: str) -> dict[str, Limits]:
-    """Return the limits of topics. If the ledger's topic exists, also check its settings.
+    """Return what each topic of records accepts. If the ledger's topic exists, check its settings.
 
     :param names: the topics of the records.
-    :raises SchemaMismatch: a topic is missing or unfit.
+    :param ledger_topic: the topic of the ledger.
+    :raises SchemaMismatch: a topic of the records is missing, or the ledger's topic has wrong settings.
     :raises KafkaException: the brokers do not answer.
     """
     topics = admin.list_topics(timeout=TIMEOUT_S).topics
@@ -110,7 +111,7 @@ def create_ledger(admin: Any, topic: str, *, dry: bool = False) -> None:
 def _refuse_ledger(admin: Any, topic: str, partitions: int) -> None:
     """Check the settings of a ledger's topic.
 
-    :raises SchemaMismatch: it has several partitions, is not only compacted, or has large segments.
+    :raises SchemaMismatch: the topic has several partitions, is not only compacted, or has large segments.
     """
     if partitions != 1:
         raise SchemaMismatch(
