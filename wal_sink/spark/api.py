@@ -29,7 +29,7 @@ from wal_sink.spark.connect_queries import ConnectQueries, unknown_place
 from wal_sink.spark.data_source import ConnectDataSource, WalSinkDataSource, add_format
 from wal_sink.spark.internals import connect_client, python_worker, spark_session
 from wal_sink.spark.messages import log_flushing
-from wal_sink.spark.queries import Place, Queries, locate
+from wal_sink.spark.queries import Place, Queries, open_place
 from wal_sink.spark.query_errors import failure_in
 from wal_sink.wal.location import find_by_checkpoint, refuse_unused, store_errors
 
@@ -93,9 +93,9 @@ def register(
         spark_session.check_session(spark)
     with _lock:
         finished = [key for key, (sink, _) in _registered.items() if sink.queries.is_finished()]
-        retired = [_registered.pop(key)[0] for key in finished]
-        for former in retired:
-            former.queries.retire()
+        finished_sinks = [_registered.pop(key)[0] for key in finished]
+        for former in finished_sinks:
+            former.queries.stop_listening()
         key = (connect_client if remote else spark_session).session_id(spark)
         if key not in _registered:
             if not remote:
@@ -105,8 +105,10 @@ def register(
                 add_format(spark, ConnectDataSource if remote else WalSinkDataSource)
             exposition = None
             if metrics_port is not None:
-                # A retired handle may still be flushing, and its metrics stay on the port.
-                ports = (former.hand_over_port(metrics_port, metrics_host) for former in retired)
+                # A finished handle may still be flushing, and its metrics stay on the port.
+                ports = (
+                    former.hand_over_port(metrics_port, metrics_host) for former in finished_sinks
+                )
                 exposition = next(filter(None, ports), None)
                 exposition = exposition or Exposition(metrics_port, metrics_host)
             try:
@@ -289,14 +291,14 @@ class Sink:
         """
         failures: list[str] = []
         try:  # an interrupt at any of these lines still ends all threads below
-            if not self.queries.close():
+            if not self.queries.accept_no_more():
                 return
             failures = self._drain()
             self._end(_JOIN_S)
             if not self.flush:
                 self.queries.log_pending()
         except BaseException:
-            self.queries.close()
+            self.queries.accept_no_more()
             self._end(_JOIN_INTERRUPTED_S)
             self.queries.log_pending()
             raise
@@ -333,7 +335,7 @@ class Sink:
         interrupted = isinstance(exc, _INTERRUPTS)
         # No call to Spark: an interrupted call leaves its connection busy.
         if interrupted and not self.queries.closed:
-            places = (flush.place for flush in self.queries.flushing())
+            places = (flush.place for flush in self.queries.hurry_all())
             log_flushing(places, self.drain_timeout)
         try:
             self.close()
@@ -349,7 +351,7 @@ class Sink:
 
     def _at_exit(self) -> None:
         """End the threads and log the pending epochs. An interpreter that exits can start no more work."""
-        if self.queries.close():
+        if self.queries.accept_no_more():
             self._end(_JOIN_S, exiting=True)
             self.queries.log_pending()
 
@@ -357,7 +359,7 @@ class Sink:
         """Wait for the flush of every query; return an error line for each query that failed."""
         deadline_s = time.monotonic() + self.drain_timeout
         failures = []
-        for flush in self.queries.flushing():
+        for flush in self.queries.hurry_all():
             remaining_s = max(0.0, deadline_s - time.monotonic())
             try:
                 wait_until_flushed(*flush.place(), remaining_s, has_tried=flush.has_tried)
@@ -366,7 +368,7 @@ class Sink:
         return failures
 
     def _end(self, join_s: float, *, exiting: bool = False) -> None:
-        self.queries.end(join_s, exiting=exiting)
+        self.queries.stop_flushes(join_s, exiting=exiting)
         if self._exposition is not None:
             self._exposition.close()
 
@@ -452,4 +454,4 @@ def _find(
         return sink.queries.place_of(query_or_checkpoint)
     if connect_client.is_query(query_or_checkpoint):
         raise unknown_place(str(query_or_checkpoint.id))
-    return locate(query_or_checkpoint)
+    return open_place(query_or_checkpoint)

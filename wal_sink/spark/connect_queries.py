@@ -1,8 +1,8 @@
 """The queries that a Spark Connect client, or a pipeline, has started, and the queries that it follows.
 
-A Connect client may not reach checkpoint, log and target. So it flushes only what the application passes to
-`follow`. Otherwise `wal-sink flush --follow` flushes, on a host that reaches all three. Until then the rows
-are in the log: a query publishes its epochs without a flusher.
+A Connect client may not reach checkpoint, log and target. So this process flushes only the queries that the
+application passes to `follow`. `wal-sink flush --follow` flushes other queries, on a host that reaches all
+three. Until then their rows are in the log, since a query publishes its epochs without a flusher.
 
 The server returns the id of a query, and not its checkpoint. So this module keeps the checkpoint that the
 client sends. Before the client sends a query, this module refuses what the sink does not support.
@@ -62,7 +62,7 @@ class Followed(NamedTuple):
         return _opened(self.options)
 
     def has_tried(self, _target: str) -> bool:
-        """Return True, since a `Follower` does not report its passes."""
+        """Return True, since a `Follower` does not report when it tries."""
         return True
 
 
@@ -89,13 +89,11 @@ class ConnectQueries:
         """The options of each query that this client started, by query id; names in lower case."""
         self._followed: dict[str, Followed] = {}
         """The followed queries by checkpoint."""
-        self._unwatch = connect_client.watch_starts(spark, _check, self._started)
+        self._unwatch = connect_client.watch_starts(spark, _check, self._keep_options)
         self._ending = threading.Event()
         watch = exposition.watch if exposition else None
 
-        self._follower = Follower(
-            lambda: [followed.candidate for followed in self.flushing()], logger.info, watch
-        )
+        self._follower = Follower(self._candidates, logger.info, watch)
         self._thread = threading.Thread(
             target=self._follower.run,
             args=(self._ending.wait,),
@@ -125,21 +123,21 @@ class ConnectQueries:
                 self._thread.start()
 
     def has_seen(self, query_id: str) -> bool:
-        """Return True if this client started a query."""
+        """Return True if this client has started the query."""
         return query_id in self._options
 
     def is_finished(self) -> bool:
         """Return True if the handle is closed, or its session stopped."""
         return self.closed or connect_client.is_stopped(self._spark)
 
-    def retire(self) -> None:
-        """Let a new handle see the next queries. The followed queries are flushed until the process ends."""
+    def stop_listening(self) -> None:
+        """Leave the next queries to a new handle. The followed queries are flushed until the process ends."""
         self._unwatch()
 
     def place_of(self, query: StreamingQuery) -> Place:
         """Open checkpoint and log of a query that this client started.
 
-        :raises OptionError: the query is another client's, or not of this sink.
+        :raises OptionError: another client has started the query, or its checkpoint now has another query.
         :raises CheckpointNotVisible: this process does not reach the checkpoint.
         """
         query_id = str(query.id)
@@ -155,24 +153,24 @@ class ConnectQueries:
         return checkpoint, store
 
     def hurry(self, _query_id: str) -> Callable[[str], bool]:
-        """Return a function that returns True, as `Followed.has_tried`."""
+        """Return a function that always returns True, since a `Follower` does not report when it tries."""
         return lambda _target: True
 
-    def flushing(self) -> Sequence[Followed]:
-        """Return the followed queries."""
+    def hurry_all(self) -> Sequence[Followed]:
+        """Return the followed queries. A `Follower` cannot be hurried."""
         with self._lock:
             return list(self._followed.values())
 
-    def close(self) -> bool:
-        """Follow nothing more; return False if this was called before."""
+    def accept_no_more(self) -> bool:
+        """Follow no query from now on; return False if this method was called before."""
         with self._lock:
             was_open, self.closed = not self.closed, True
         self._unwatch()
         atexit.unregister(self._at_exit)
         return was_open
 
-    def end(self, join_s: float, *, exiting: bool = False) -> None:  # noqa: ARG002 - of a classic session
-        """End the thread that flushes the followed queries; wait for `join_s` seconds at most."""
+    def stop_flushes(self, join_s: float, *, exiting: bool = False) -> None:  # noqa: ARG002 - of a classic session
+        """End the thread that flushes the followed queries; wait for its end `join_s` seconds at most."""
         self._ending.set()
         if self._thread.is_alive():
             self._thread.join(join_s)
@@ -188,8 +186,12 @@ class ConnectQueries:
             with contextlib.suppress(OSError, WalSinkError):
                 log_pending(query_id, *_opened(options), flushes_here=False)
 
-    def _started(self, start: StreamStart, query_id: str) -> None:
-        """Keep the options of a query, and warn of secrets and of a path among them."""
+    def _candidates(self) -> list[Candidate]:
+        with self._lock:
+            return [followed.candidate for followed in self._followed.values()]
+
+    def _keep_options(self, start: StreamStart, query_id: str) -> None:
+        """Keep the options of a query that has started. Warn of secrets among them, and of a path."""
         if start.format.lower() != FORMAT:
             return
         self._options[query_id] = lowered(start.options)
@@ -262,12 +264,14 @@ def _opened(options: Mapping[str, str]) -> Place:
 
     :param options: options of the query; names in lower case.
     :raises CheckpointNotVisible: this process does not reach the checkpoint.
-    :raises LogUnavailable: the store does not answer, or refuses.
+    :raises LogUnavailable: the store does not answer, or refuses the access.
     """
     place, wal = options.get("checkpointlocation", ""), options.get("wal.location", "")
     sink = {name: options[name] for name in _STORE_OPTIONS if name in options}
     stores = storage_options(parse({**sink, "checkpointLocation": place}, SinkOptions))
-    is_absolute = wal.startswith("/") or ":" in wal  # else it is relative to the server's folder
+    is_absolute = (
+        wal.startswith("/") or ":" in wal
+    )  # a relative location is relative to the server's folder
     location = locate(place, wal if is_absolute else None, None, *stores)
     checkpoint = location.open_checkpoint()
     try:

@@ -76,7 +76,7 @@ class QueryFlush:
         return self.checkpoint, self.store
 
     def for_each_loop(self, act: Callable[[FlushLoop], object]) -> None:
-        """Call a method of every loop, such as `FlushLoop.wake`."""
+        """Call a method of the loop of every target, such as `FlushLoop.wake`."""
         for loop in self.loops:
             act(loop)
 
@@ -90,7 +90,7 @@ class QueryFlush:
         return any(loop.is_alive() for loop in self.loops)
 
     def is_done(self) -> bool:
-        """Return True if run and flush have ended, and everything is in the target."""
+        """Return True if run and flush of the query have ended, and everything is in the target."""
         if not self.terminated or self.is_alive:
             return False
         if self.loops:
@@ -132,9 +132,9 @@ class Queries(CheckpointListener):
         spark.streams.addListener(self)
         for query in streaming_query.running_queries(spark):
             if not streaming_query.is_active(query):
-                continue  # it is stopping, for example since it was refused
+                continue  # The query is stopping, for example since it was refused.
             try:
-                self._begin(query, str(query.runId), already_runs=True)
+                self._check_and_flush(query, str(query.runId), already_runs=True)
             except Exception:
                 logger.warning(
                     "query %s runs already and cannot be flushed", query.id, exc_info=True
@@ -143,10 +143,10 @@ class Queries(CheckpointListener):
     # --- Spark's events ---------------------------------------------------------------------------
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802
-        """Start the flush, inside `start()`. An error does not stop the query: Spark starts it anyway."""
+        """Start the flush while `start()` of the query waits. An error of this method stops no query."""
         query_id, run_id = str(event.id), str(event.runId)
         try:
-            self._started(query_id, run_id)
+            self._flush_unless_closed(query_id, run_id)
         except WalSinkError as error:  # the first micro-batch raises the same error
             logger.error("query %s is not flushed by this process: %s", query_id, error.one_line)  # noqa: TRY400
             self._logged_errors[run_id] = error.one_line
@@ -154,12 +154,12 @@ class Queries(CheckpointListener):
             logger.exception("query %s is not flushed by this process", query_id)
 
     def checkpointed(self, query_id: str) -> None:
-        """Wake the flush."""
+        """Let the flush of a query read `commits/` now."""
         if flush := self.find(query_id):
             flush.for_each_loop(FlushLoop.wake)
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
-        """Do nothing: no epoch was checkpointed."""
+        """Do nothing, since no epoch was checkpointed."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
         """Let the flush finish, and log the error of this sink with which the query failed."""
@@ -183,10 +183,10 @@ class Queries(CheckpointListener):
         """Return True if the handle is closed, or its session stopped."""
         return self.closed or spark_session.is_stopped(self._spark)
 
-    def retire(self) -> None:
-        """Let a new handle see the next queries. The flushes of this handle finish, then end."""
+    def stop_listening(self) -> None:
+        """Leave the next queries to a new handle. The flushes of this handle finish, then end."""
         streaming_query.remove_listener(self._spark, self)
-        for flush in self.flushes():
+        for flush in self.kept_flushes():
             flush.for_each_loop(FlushLoop.end)
 
     def place_of(self, query: StreamingQuery) -> Place:
@@ -198,49 +198,53 @@ class Queries(CheckpointListener):
         if refusal := self.refused.get(str(query.id)):
             raise type(refusal)(*refusal.args)
         flush = self.find(str(query.id))
-        return locate(query) if flush is None else flush.place()
+        return open_place(query) if flush is None else flush.place()
 
     def hurry(self, query_id: str) -> Callable[[str], bool]:
-        """Let the flush of a query try now, even after an error; return `QueryFlush.has_tried`."""
+        """Let the flush of a query try at once, without the pause after an error.
+
+        :return: a function that returns True if the flush to a target has tried since this call. It always
+            returns True if this process does not flush the query.
+        """
         flush = self.find(query_id)
         if flush is None:
             return lambda _target: True
         flush.for_each_loop(FlushLoop.hurry)
         return flush.has_tried
 
-    def flushing(self) -> Sequence[QueryFlush]:
-        """Return the flushes of this process, and let each of them try now."""
-        flushes = self.flushes() if self.flushes_here else []
+    def hurry_all(self) -> Sequence[QueryFlush]:
+        """Let every flush of this process try at once, as `hurry` does; return these flushes."""
+        flushes = self.kept_flushes() if self.flushes_here else []
         for flush in flushes:
             flush.for_each_loop(FlushLoop.hurry)
         return flushes
 
     def find(self, query_id: str) -> QueryFlush | None:
-        """Return the flush of a query; None if the query is unknown, or done and dropped."""
+        """Return the flush of a query; None if the query has none, or its flush is done and was dropped."""
         with self._lock:
             return self._flushes.get(query_id)
 
-    def flushes(self) -> list[QueryFlush]:
-        """Return the flushes of all queries that were not dropped."""
+    def kept_flushes(self) -> list[QueryFlush]:
+        """Return the flushes of all queries that this handle has not dropped."""
         with self._lock:
             return list(self._flushes.values())
 
-    def close(self) -> bool:
-        """Start no further flush; return False if this was called before."""
+    def accept_no_more(self) -> bool:
+        """Start no flush from now on; return False if this method was called before."""
         with self._lock:
             was_open, self.closed = not self.closed, True
         atexit.unregister(self._at_exit)
         spark_session.drop_interrupted_call(self._spark)
         return was_open
 
-    def end(self, join_s: float, *, exiting: bool = False) -> None:
-        """Stop every flush.
+    def stop_flushes(self, join_s: float, *, exiting: bool = False) -> None:
+        """Stop every flush, also a flush with pending epochs.
 
         :param join_s: how many seconds to wait for all threads together.
         :param exiting: True at interpreter exit: log nothing about queries, and remove the listener. If
-            False, the listener warns of queries that start, until `retire`.
+            False, the listener warns of queries that start, until `stop_listening`.
         """
-        flushes = self.flushes()
+        flushes = self.kept_flushes()
         for flush in flushes:
             flush.for_each_loop(FlushLoop.stop)
         running = {str(query.id) for query in streaming_query.running_queries(self._spark)}
@@ -264,20 +268,21 @@ class Queries(CheckpointListener):
 
     def log_pending(self) -> None:
         """Log how many epochs of each query are pending, and how to flush them."""
-        for flush in self.flushes():
+        for flush in self.kept_flushes():
             log_pending(flush.query_id, *flush.place(), flushes_here=self.flushes_here)
 
     # --- the start of a flush ---------------------------------------------------------------------
 
     @store_errors()
-    def _started(self, query_id: str, run_id: str) -> None:
+    def _flush_unless_closed(self, query_id: str, run_id: str) -> None:
+        """Flush a query that has started. If the handle is closed, warn that nothing flushes the query."""
         self._drop_done()
         query = self._spark.streams.get(query_id)
         if query is None:
             return
         if not self.closed:
             try:
-                self._begin(query, run_id)
+                self._check_and_flush(query, run_id)
             except ImportError as error:  # Spark's workers may be able to import it
                 refusal = OptionError(
                     f"Query {query_id} cannot be flushed by this process: {error}.",
@@ -292,15 +297,17 @@ class Queries(CheckpointListener):
             )
 
     def _drop_done(self) -> None:
-        """Drop some of the queries that are done: an application may start thousands."""
-        ended = [flush for flush in self.flushes() if flush.terminated]
+        """Drop some of the flushes that are done, since an application may start thousands of queries."""
+        ended = [flush for flush in self.kept_flushes() if flush.terminated]
         for flush in random.sample(ended, min(len(ended), _PRUNED)):
             if flush.is_done():
                 with self._lock:
                     if self._flushes.get(flush.query_id) is flush:  # else it has started again
                         del self._flushes[flush.query_id]
 
-    def _begin(self, query: StreamingQuery, run_id: str, *, already_runs: bool = False) -> None:
+    def _check_and_flush(
+        self, query: StreamingQuery, run_id: str, *, already_runs: bool = False
+    ) -> None:
         """Start the flush of a query. Stop a query that is refused. Ignore a query of another format.
 
         :param already_runs: True if a micro-batch may be in flight. Its tasks and its `commit` must use one
@@ -338,7 +345,7 @@ class Queries(CheckpointListener):
                 log_left_epochs(started.query_id, checkpoint, store)
             logged = Query(started.query_id, checkpoint, store)
             loops = self._loops(query, run_id, logged, configuration)
-        if self._start(QueryFlush(started.query_id, run_id, checkpoint, store, loops)):
+        if self._start_threads(QueryFlush(started.query_id, run_id, checkpoint, store, loops)):
             logger.info("query %s starts with %s", started.query_id, configuration.public)
             log_start(
                 *(started.query_id, configuration, store, started.sources),
@@ -362,19 +369,23 @@ class Queries(CheckpointListener):
             loops.append(FlushLoop(Flusher(pipeline, reporter, write_rows=by_job)))
         return loops
 
-    def _start(self, flush: QueryFlush) -> bool:
-        """Start a flush, and stop the former flush of its query; return False if the handle is closed."""
+    def _start_threads(self, flush: QueryFlush) -> bool:
+        """Start the threads of a flush, and stop the threads of the query's former flush.
+
+        :return: False if the handle is closed. No thread then starts.
+        """
         with self._lock:
             if self.closed:
                 return False
-            # The exit handler that was registered last runs first: this one, then the driver's.
+            # Python runs the exit handler first that was registered last, so this handler runs before the
+            # handler of the target's driver.
             atexit.unregister(self._at_exit)
             atexit.register(self._at_exit)
             former = self._flushes.get(flush.query_id)
             self._flushes[flush.query_id] = flush
             self.refused.pop(flush.query_id, None)
             flush.for_each_loop(FlushLoop.start)
-        if former is not None:  # its options may be old; both may run for a moment
+        if former is not None:  # The former flush may have old options. Both may run for a moment.
             former.for_each_loop(FlushLoop.stop)
         return True
 
@@ -385,7 +396,7 @@ class Queries(CheckpointListener):
         streaming_query.stop(query)
 
 
-def locate(query: StreamingQuery) -> Place:
+def open_place(query: StreamingQuery) -> Place:
     """Open checkpoint and log of a query of this process, by the options that Spark has.
 
     :raises OptionError: the query is not of this sink, or was refused, or Spark does not answer.
@@ -394,7 +405,9 @@ def locate(query: StreamingQuery) -> Place:
         started = streaming_query.started_query(query, FORMAT, options_at)
     except WalSinkError:
         raise
-    except Exception as error:  # py4j's: the query failed before it had a plan, or Spark is gone
+    except (
+        Exception
+    ) as error:  # py4j raises it if the query failed before it had a plan, or if Spark is gone.
         raise OptionError(
             f"Spark does not report where the checkpoint of query {query.id} is: {error!r}",
             "Pass the location of its checkpoint to wal_sink.status() or wal_sink.await_flushed().",
