@@ -29,7 +29,8 @@ FLIGHTS = 720
 COMMAND = [str(Path(sys.executable).with_name("wal-sink"))]
 ONE_KILL = """
 from wal_sink.demo import kills, outcome, queries
-kills.KILLS, outcome.WINDOWS = kills.KILLS[1:2], outcome.WINDOWS[1:2]
+kills.KILLS = kills.KILLS[1:2]
+outcome.WINDOWS = {kill.window: "" for kill in kills.KILLS}
 queries._FEW_EPOCHS = 3
 from wal_sink.cli.main import app
 app()

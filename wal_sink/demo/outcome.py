@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Sequence
-from typing import Literal, get_args
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import Literal
 
 import msgspec
 import pyarrow as pa
@@ -18,8 +18,12 @@ KillWindow = Literal[
     "while an epoch is being flushed",
     "none of them",
 ]
-WINDOWS: Sequence[KillWindow] = get_args(KillWindow)[:3]
-"""The windows of an epoch that the kills of the demo must hit."""
+WINDOWS: Mapping[KillWindow, str] = {
+    "while a task writes": "a task\nwrites",
+    "between manifest and commits/N": "before\ncommits/N",
+    "while an epoch is being flushed": "in the\nflush",
+}
+"""The windows of an epoch that the kills of the demo must hit, with their labels in the picture."""
 
 
 class RowCounts(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,7 +66,7 @@ class KillOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """The window that the SIGKILL hit, as the remaining files show it."""
     epoch: int
     rows_discarded: int
-    """The rows in the log that were not checkpointed, so that Spark computes them again."""
+    """The rows in the log that were not checkpointed. Spark computes these rows again."""
     seconds: float
     """Time of the SIGKILL, in seconds since the first start of the application."""
 

@@ -1,6 +1,6 @@
 """The progress of the queries over time, measured every second and drawn at the end.
 
-A sample has two numbers for each query: of rows that are checkpointed, and of rows that a reader sees.
+A sample has two numbers for each query: how many rows are checkpointed, and how many rows a reader sees.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from wal_sink.demo.outcome import KillOutcome
+from wal_sink.demo.outcome import WINDOWS, KillOutcome
 from wal_sink.demo.queries import CONTROL, QUERIES, TENTH, Query, rows_per_file
 from wal_sink.demo.stores import Stores
 from wal_sink.errors import WalSinkError
@@ -27,13 +27,7 @@ _PERIOD_S = 1.0
 _COUNTABLE = 100_000
 """The most rows of a table that is counted, since the count of a larger table is slower than the stream."""
 
-
 _CHECKPOINTED, _VISIBLE, _GHOSTS, _KILL = "#8c8c8c", "#1f6fb4", "#d62728", "#444444"
-_SHORT = {
-    "while a task writes": "a task\nwrites",
-    "between manifest and commits/N": "before\ncommits/N",
-    "while an epoch is being flushed": "in the\nflush",
-}
 
 
 class Progress(NamedTuple):
@@ -135,7 +129,7 @@ def draw(path: Path, samples: Sequence[Sample], kills: Sequence[KillOutcome]) ->
             axes.axvline(kill.seconds, color=_KILL, linewidth=1, linestyle=(0, (2, 2)))
     for kill in kills:
         ours.annotate(
-            f"SIGKILL\n{_SHORT.get(kill.window, kill.window)}",
+            f"SIGKILL\n{WINDOWS.get(kill.window, kill.window)}",
             xy=(kill.seconds, 1),
             xycoords=("data", "axes fraction"),
             xytext=(-4, -4),
