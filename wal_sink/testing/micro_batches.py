@@ -36,6 +36,9 @@ Row = tuple[Any, ...]
 Rows = Sequence[Row]
 """The rows of a partition."""
 
+_MOST_TRIES = 200
+"""How many passes a flusher may need until it is idle, including failed passes."""
+
 
 def in_memory() -> tuple[StateBackend, StateBackend]:
     """Return new stores in memory, for a checkpoint and a log."""
@@ -43,27 +46,28 @@ def in_memory() -> tuple[StateBackend, StateBackend]:
     return open_backend(f"memory://{name}/ck"), open_backend(f"memory://{name}/log")
 
 
-def until_idle(flusher: Flusher) -> list[Pass]:
-    """Run a flusher until a pass has nothing to do; return the passes."""
+def until_idle(flusher: Flusher, *, retry: bool = False) -> list[Pass]:
+    """Run a flusher until a pass has nothing to do; return the passes.
+
+    :param retry: True to continue with a new connection after a transient error.
+    """
     passes: list[Pass] = []
-    for _ in range(200):
-        passes.append(flusher.run_once())
-        if passes[-1].idle:
-            return passes
+    for _ in range(_MOST_TRIES):
+        try:
+            passes.append(flusher.run_once())
+        except WalSinkError as error:
+            if not (retry and error.transient):
+                raise
+            flusher.close()
+        else:
+            if passes[-1].idle:
+                return passes
     raise AssertionError(f"the flusher is never idle: {passes[-5:]}")
 
 
 def flush(flusher: Flusher) -> None:
-    """Run a flusher until it is idle. After a transient error, continue with a new connection."""
-    for _ in range(200):
-        try:
-            if flusher.run_once().idle:
-                return
-        except WalSinkError as error:
-            if not error.transient:
-                raise
-            flusher.close()
-    raise AssertionError("the flusher is never idle")
+    """Run a flusher until it is idle, also after transient errors."""
+    until_idle(flusher, retry=True)
 
 
 class PlayedQuery:
@@ -101,7 +105,7 @@ class PlayedQuery:
         self._sessions: list[Session] = []
 
     def forget(self) -> None:
-        """Delete all objects of checkpoint and log: a full store in memory is slow."""
+        """Delete all objects of checkpoint and log, since a full store in memory is slow."""
         for backend in (self.checkpoint, self.log_backend):
             backend.delete(backend.list())
 
@@ -117,7 +121,7 @@ class PlayedQuery:
 
     @property
     def options(self) -> dict[str, str]:
-        """The options of a run that the state of the log contains."""
+        """The options of a run, as the state of the log contains them."""
         return {"targets": ",".join(self.targets)} if self.several else {}
 
     @property
@@ -158,7 +162,7 @@ class PlayedQuery:
     def flush(self, faults: Faults | None = None) -> list[Pass]:
         """Flush into every target until there is nothing to do; return the passes.
 
-        :raises Crash: if `faults` injects it. The sessions then stay open until `end_sessions`.
+        :raises Crash: `faults` has injected it. The sessions then stay open until `end_sessions`.
         """
         passes = []
         for name in self.targets:
@@ -271,7 +275,7 @@ class Run(Generic[Query_co]):
         return Execution(self.query.query_id, self.run_id, self.next)
 
     def commit(self, appended: list[Appended]) -> Manifest | None:
-        """Call the sink's `commit()`."""
+        """Publish what the tasks have appended, as `commit()` of the sink does; return the manifest."""
         query = self.query
         publisher = Publisher(
             store=self.store,
