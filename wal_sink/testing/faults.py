@@ -1,4 +1,4 @@
-"""Wrappers of state backends and targets that inject faults; the product itself has no fail points.
+"""Wraps state backends and targets to inject faults; the product itself has no code to inject them.
 
 A wrapper passes each operation to a `Faults`, which raises an exception at one of them. The exception is an
 error that the caller handles, such as `AnswerLost`; or `Crash`, which stands for the death of the process.
@@ -37,11 +37,11 @@ _READS = ("read ", "list ", "size ", "input ")
 
 
 class Crash(BaseException):
-    """Stands for the death of the process."""
+    """An exception that stands for the death of the process."""
 
 
 class AnswerLost(ConnectionError):
-    """The operation may have taken effect, but its caller gets no answer."""
+    """The error for an operation that may have taken effect, but whose caller gets no answer."""
 
 
 class Faults:
@@ -91,7 +91,7 @@ class Faults:
         finally:
             if due:
                 self.begun = len(self.operations)
-                raise self._error()  # replaces the result or the error of the operation
+                raise self._error()  # in place of the result or the error of the operation
 
     def call(self, name: str, operation: Callable[[], T]) -> T:
         """Count and run an operation; inject the fault if it is due."""
@@ -287,7 +287,7 @@ class FaultyTarget(Target):
         return session
 
     def classify(self, error: Exception) -> ErrorClass:
-        """Retry an injected error."""
+        """Return `retry` for an injected error, so that the flusher retries it."""
         return "retry" if isinstance(error, ConnectionError) else self.inner.classify(error)
 
 

@@ -163,7 +163,7 @@ class MemoryTarget(Target):
         return MemorySession(self, query_id)
 
     def classify(self, error: Exception) -> ErrorClass:
-        """Retry connection errors, which tests inject."""
+        """Return `retry` for a connection error, which tests inject, and `fatal` for other errors."""
         return "retry" if isinstance(error, ConnectionError) else "fatal"
 
     def rows(self) -> dict[Key, dict[str, Any]]:
@@ -171,8 +171,8 @@ class MemoryTarget(Target):
         with self.lock:
             return {key: row for key in self.table if (row := self.read(key)) is not None}
 
-    def seen(self, key: Key) -> dict[str, Cell]:
-        """Return the cells of a row that no delete hides, by column."""
+    def visible_cells(self, key: Key) -> dict[str, Cell]:
+        """Return the cells of a row, by column, without the cells that a delete hides."""
         row, deleted_us = self.table.get(key, Row({}, -1)), self.deleted.get(key, -1)
         return {name: cell for name, cell in row.cells.items() if cell.us > deleted_us}
 
@@ -180,7 +180,7 @@ class MemoryTarget(Target):
         """Return a row as a reader sees it; None if there is no such row."""
         if key not in self.table:
             return None
-        row, versions = self.table[key], self.seen(key)
+        row, versions = self.table[key], self.visible_cells(key)
         values = {n: versions[n].value if n in versions else None for n in row.cells}
         is_newer = row.us > self.deleted.get(key, -1)
         return values if is_newer or any(value is not None for value in values.values()) else None
@@ -200,7 +200,7 @@ class MemoryTarget(Target):
 
 
 class MemorySession(IdempotentSession):
-    """A session of a `MemoryTarget`. The rows of a `write` are written at the next call."""
+    """A session of a `MemoryTarget`. It writes the rows of a call of `write` at the next call."""
 
     def __init__(self, target: MemoryTarget, query_id: str) -> None:
         self._target = target
@@ -258,7 +258,9 @@ class MemorySession(IdempotentSession):
             if operation == DELETE:
                 target.deleted[key] = max(us, target.deleted.get(key, -1))
                 return
-            null_us = -1 if plan.details["nulls"] == "unset" else us  # -1 is older than any cell
+            null_us = (
+                -1 if plan.details["nulls"] == "unset" else us
+            )  # the default -1 is older than any cell
             cells = {n: Cell(v, null_us if v is None else us) for n, v in values.items()}
             target.upsert(key, us, cells, _names(plan.details["lists"]))
 

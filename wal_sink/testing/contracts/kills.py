@@ -30,8 +30,8 @@ from wal_sink.testing.contracts.ledger import (
     following,
     new_query,
     outcome_of,
-    refused,
     row_of,
+    tolerate_retried_errors,
 )
 from wal_sink.testing.contracts.rows import BASE_US, Record, RowsContract, deliver
 from wal_sink.testing.faults import AnswerLost, CallFaults, Crash, Faults, changes, different_faults
@@ -49,7 +49,7 @@ _HALVES: tuple[list[Record], list[Record]] = ([("first", 1, 1, "x")], [("second"
 
 
 class KillsContract(RowsContract):
-    """Tests of a flusher that dies or loses an answer: a part of every session's suite."""
+    """Tests of a flusher that dies or loses an answer. Every session's suite contains them."""
 
     most_kills = 1_000
     """The maximum number of faults of a test, each in a play of its own; lower it for a slow target.
@@ -105,7 +105,7 @@ class KillsContract(RowsContract):
             faults = faults_at(number)
             self._play(make_query(), faults, expected)
             injected += faults.injected is not None
-        # A driver may make different calls in each play, so some numbers may not occur again.
+        # A driver may make other calls in a later play, so some faults may not occur.
         assert injected > len(numbers) / 2, "the operations differ from play to play"
 
     def _play(self, query: PlayedKills, faults: Faults, expected: Table) -> None:
@@ -139,7 +139,7 @@ class KillsContract(RowsContract):
 
 
 class PlayedKills(PlayedQuery):
-    """A played query with rows of the suite. No other query writes its keys."""
+    """A played query with rows of the suite. No other query writes the keys of these rows."""
 
     def __init__(self, target: Target, frame: Callable[[Rows], pa.RecordBatch]) -> None:
         super().__init__(target, frame([]).schema)
@@ -152,10 +152,10 @@ class PlayedKills(PlayedQuery):
         return self._frame(rows)
 
     def before_flush(self) -> None:
-        """Do nothing. A suite may override this to change the table after all epochs are published."""
+        """Change the table after all epochs are published. By default do nothing."""
 
     def partitions(self, epoch: int) -> tuple[list[Record], list[Record]]:
-        """Return the rows of an epoch. If the table has a key, the epochs write one row with the same key."""
+        """Return the rows of an epoch. If the session is idempotent, all epochs share the key of one row."""
         k, n = self.query_id, 0 if self.idempotent else epoch
         return [(k, n, epoch, "x"), (k, 10 + epoch, epoch, None)], [(k, 20 + epoch, epoch, "y")]
 
@@ -174,7 +174,7 @@ class PlayedKills(PlayedQuery):
 class RestartContract(RowsContract):
     """The suite for a target whose server a test can kill.
 
-    An author derives it together with the suite of the session::
+    The author of a target derives a test class from this suite and from the suite of the session::
 
         class TestMyTarget(SqlContract, RestartContract):
             def restart(self, target: Target) -> None:
@@ -212,7 +212,7 @@ class RestartContract(RowsContract):
             assert _patiently(target, finished, row_of).epoch == 0, lost
             assert _patiently(target, halfway, row_of) == current, lost
             outcome = Outcome.CONFLICT
-            with refused(target):
+            with tolerate_retried_errors(target):
                 other.write(plan, parts[1])
                 outcome = outcome_of(
                     target, lambda: finish(other, current, following(current), receipts)
@@ -239,6 +239,6 @@ def _patiently(target: Target, query_id: str, act: Callable[[Session], T]) -> T:
     results = list[T]()
     while not results:
         assert time.monotonic() < give_up_s, "the server does not answer"
-        with refused(target), target.connect(query_id) as session:
+        with tolerate_retried_errors(target), target.connect(query_id) as session:
             results.append(act(session))
     return results[0]

@@ -64,7 +64,7 @@ def row_of(session: Session) -> LedgerRow:
 
 
 @contextlib.contextmanager
-def refused(target: Target) -> Iterator[None]:
+def tolerate_retried_errors(target: Target) -> Iterator[None]:
     """Suppress `TargetUnavailable`, and errors of the driver that a flusher retries."""
     try:
         yield
@@ -79,7 +79,7 @@ def refused(target: Target) -> Iterator[None]:
 def outcome_of(target: Target, update: Callable[[], Outcome]) -> Outcome:
     """Return the outcome of an update. An error that a flusher retries counts as CONFLICT."""
     outcome = Outcome.CONFLICT
-    with refused(target):
+    with tolerate_retried_errors(target):
         outcome = update()
     return outcome  # noqa: RET504 -- the block may have raised
 
@@ -89,7 +89,7 @@ class Suite(ABC):
 
     @abstractmethod
     def records(self, target: Target) -> Sequence[Stored]:
-        """Read all rows (k, n, v, t, d) without the target. A row that is in the table twice comes twice."""
+        """Read all rows (k, n, v, t, d), not by the target. A row that the table has twice comes twice."""
 
     def rows(self, target: Target) -> Table:
         """Return the rows by (k, n). Fail if two rows have the same (k, n)."""
@@ -113,7 +113,7 @@ class Suite(ABC):
 
 
 class LedgerContract(Suite):
-    """Tests of the ledger row: a part of every session's suite."""
+    """Tests of the ledger row. Every session's suite contains them."""
 
     @pytest.mark.usefixtures("plan")
     def test_ledger_row_is_created_once(self, target: Target, query_id: str) -> None:
@@ -180,5 +180,5 @@ class LedgerContract(Suite):
             assert finish(late, new, following(new)) is Outcome.APPLIED
 
     def test_unknown_error_is_fatal(self, target: Target) -> None:
-        """The flush stops and reports such an error; it must not retry forever."""
+        """An error that the target does not know must stop the flush, which would otherwise retry forever."""
         assert target.classify(ValueError("never seen")) == "fatal"

@@ -1,8 +1,8 @@
 """Contract suites for targets that declare the option `operationColumn`, also with `unavailableValue`.
 
-An author derives one of them in addition to the suite of the session. The fixture `target` sets
-`operationColumn=COLUMN` and `operations=OPERATIONS`. It leaves an option such as `nulls` at `unset`. The
-table is empty, and has the columns of `rows.WITH_DOUBLE` and the key (k, n).
+The author of a target derives a test class from one of these suites and from the suite of the session. The
+fixture `target` sets `operationColumn=COLUMN` and `operations=OPERATIONS`, and leaves an option such as
+`nulls` at `unset`. The table is empty, and has the columns of `rows.WITH_DOUBLE` and the key (k, n).
 """
 
 from __future__ import annotations
@@ -17,7 +17,14 @@ from wal_sink.errors import InvalidRow, SchemaMismatch
 from wal_sink.model.ledger import Outcome
 from wal_sink.model.plan import Plan
 from wal_sink.targets.base import IdempotentSession, RowSlice, Session, Target
-from wal_sink.testing.contracts.ledger import Suite, Table, finish, following, refused, row_of
+from wal_sink.testing.contracts.ledger import (
+    Suite,
+    Table,
+    finish,
+    following,
+    row_of,
+    tolerate_retried_errors,
+)
 from wal_sink.testing.contracts.rows import (
     BASE_US,
     SCHEMA,
@@ -128,7 +135,7 @@ class DeletesContract(Suite):
             assert self.rows(target) == {}
             again = self.slice(target, plan, [("c", "a", 1, 2, "again")], us=BASE_US + 200)
             deliver(other, plan, again)
-        with target.connect(query_id) as late, refused(target):
+        with target.connect(query_id) as late, tolerate_retried_errors(target):
             late.read()
             late.write(plan, deletes)
             assert finish(late, current, following(current)) is Outcome.CONFLICT

@@ -1,6 +1,6 @@
 """Contract suite for a target whose session raises `RowsRefused` for rows that only the server refuses.
 
-An author derives it together with the suite of the session::
+The author of a target derives a test class from this suite and from the suite of the session::
 
     class TestMyTarget(RefusalsContract, TransactionalContract):
         def refuse_long(self, target: Target) -> None: ...  # make the server refuse `long_text`
@@ -53,7 +53,7 @@ class RefusalsContract(KillsContract):
     ) -> None:
         """`RowsRefused` names only refused rows, and a retry without them writes the others."""
         current, rows = row_of(session), self.long_slice(target, plan, 7, refused)
-        session.close()  # a session may have cached the table's schema
+        session.close()  # a new session, since the old session may have cached the table's schema
         named = write_without_refused(target, plan, rows, current)
         assert sorted(named) == [BASE_US + n for n in refused]
         assert all(error.what and error.remedy for error in named.values())

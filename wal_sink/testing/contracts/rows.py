@@ -1,4 +1,4 @@
-"""Tests that rows arrive complete, unchanged and once, a part of every session's suite."""
+"""Tests that rows arrive complete, unchanged and once. Every session's suite contains them."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ _LOCKED_S = 0.3
 
 
 class RowsContract(LedgerContract):
-    """Tests of the rows: a part of every session's suite."""
+    """Tests of the rows. Every session's suite contains them."""
 
     unwritable_error: type[Exception] = SchemaMismatch
     """The error that `write` or `finish` raises for the rows of `unwritable`."""

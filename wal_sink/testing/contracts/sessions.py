@@ -1,4 +1,4 @@
-"""Contract suites for the three kinds of session. An author derives the suite for the target's session."""
+"""Contract suites for the three kinds of session. An author derives from the suite of the target's kind."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from wal_sink.targets.base import (
 )
 from wal_sink.targets.sql import SqlTarget
 from wal_sink.testing.contracts.kills import KillsContract
-from wal_sink.testing.contracts.ledger import finish, following, refused, row_of
+from wal_sink.testing.contracts.ledger import finish, following, row_of, tolerate_retried_errors
 from wal_sink.testing.contracts.rows import BASE_US, ROWS, Record, deliver
 
 OTHERS: list[Record] = [("c", 3, 30, "z")]
@@ -128,7 +128,7 @@ class CountedContract(KillsContract):
         with target.connect(query_id) as stalled:
             current = row_of(stalled)
             deliver(session, plan, rows)
-            with refused(target):
+            with tolerate_retried_errors(target):
                 stalled.write(plan, rows)
                 assert finish(stalled, current, following(current)) is Outcome.CONFLICT
         self.assert_records(target, ROWS)
@@ -188,7 +188,7 @@ class StagedContract(CountedContract):
         assert max(map(len, receipts + others)) <= RECEIPT_BYTES
         current = row_of(session)
         assert finish(session, current, following(current), receipts) is Outcome.APPLIED
-        with target.connect(query_id) as late, refused(target):
+        with target.connect(query_id) as late, tolerate_retried_errors(target):
             assert finish(late, current, following(current), receipts) is Outcome.CONFLICT
         deliver(session, plan, self.slice(target, plan, ROWS))
         self.assert_records(target, ROWS * 2)
@@ -224,7 +224,7 @@ class StagedContract(CountedContract):
                     deliver(other, plan)
 
         outcome = Outcome.UNKNOWN
-        with pytest.MonkeyPatch.context() as patch, refused(target):
+        with pytest.MonkeyPatch.context() as patch, tolerate_retried_errors(target):
             self.conflict_after_commit(patch, landed)
             outcome = finish(session, current, following(current), receipts)
         assert outcome is not Outcome.CONFLICT
@@ -241,7 +241,7 @@ class StagedContract(CountedContract):
         with target.connect(query_id) as other:
             deliver(other, plan)
             row = row_of(other)
-        with refused(target):
+        with tolerate_retried_errors(target):
             assert finish(session, current, following(current), receipts) is Outcome.CONFLICT
         self.assert_records(target, [])
         assert row_of(session) == row
@@ -257,7 +257,7 @@ class StagedContract(CountedContract):
         for number in gone:
             session.discard(drains[number])
             session.discard(drains[number])
-        with refused(target):
+        with tolerate_retried_errors(target):
             assert finish(session, current, following(current), sum(drains, ())) is Outcome.CONFLICT
         session.close()
         self.assert_records(target, [])
