@@ -39,8 +39,8 @@ WORKER_PATH = Path(__file__).parent / "worker_path"
 """The folder with `sitecustomize.py`, which a Python worker imports before its other modules."""
 
 _JOIN_S, _JOIN_INTERRUPTED_S = 5.0, 1.0
-"""Seconds that `close` waits for the end of all flush threads together; the second number, after an
-interrupt. A thread ends later only if it waits for the answer to a request."""
+"""Seconds that `close` waits for the end of all flush threads together; the second number is for the
+time after an interrupt. A thread ends later only if it waits for the answer to a request."""
 
 _INTERRUPTS = (KeyboardInterrupt, SystemExit)
 
@@ -137,9 +137,9 @@ def await_flushed(
     wal: str | None = None,
     storage_options: Mapping[str, object] | None = None,
 ) -> Flushed:
-    """Wait until every epoch that is checkpointed now is in the target and marked.
+    """Wait until every epoch that is checkpointed now is in the target, and the log's state says so.
 
-    The flusher, in this process or another, does the work. The call connects to no target.
+    The flusher of this process, or of another process, flushes. This function connects to no target.
 
     :param query_or_checkpoint: a query of this process, or the location of its checkpoint.
     :param timeout: seconds; None waits for as long as a flusher is alive.
@@ -147,10 +147,10 @@ def await_flushed(
     :param wal: the query's `wal.location`; needed only if the checkpoint does not name its log.
     :param storage_options: for the object store of log or checkpoint, if a location is given. A query has its
         own.
-    :raises FlushTimeout: the time is over.
+    :raises FlushTimeout: an epoch was not flushed within `timeout`.
     :raises NoFlusher: no process flushes.
     :raises OptionError: the query is not of this sink, or was refused as it started.
-    :raises LogUnavailable: the store of log or checkpoint does not answer, or refuses.
+    :raises LogUnavailable: the store of log or checkpoint does not answer, or refuses the access.
     :raises WalSinkError: the error that stopped the flush, also if nothing is pending.
     """
     if not isinstance(query_or_checkpoint, str) and (sink := _sink_of(query_or_checkpoint)):
@@ -196,10 +196,10 @@ def check(df_or_schema: DataFrame | StructType, **options: object) -> Checked:
 
 
 class Sink:
-    """The sink in one session; made by `wal_sink.register`.
+    """The sink in one session, which `wal_sink.register` makes.
 
     :param exposition: serves the metrics, and is closed with the handle; None: no metrics.
-    :param flushes_here: False if another process flushes; a Connect session ignores it.
+    :param flushes_here: False if another process flushes. A Connect session ignores this parameter.
     """
 
     def __init__(
@@ -255,7 +255,7 @@ class Sink:
         :param wal: the query's `wal.location`, if the checkpoint does not name the log.
         :param options: options that the log does not hold, such as a password, or that an error asks you to
             confirm.
-        :raises OptionError: the handle is closed, or the session is classic: it flushes its own queries.
+        :raises OptionError: the handle is closed; or the session is classic, which flushes its own queries.
         """
         if isinstance(self.queries, Queries):
             raise OptionError(
@@ -333,7 +333,7 @@ class Sink:
         traceback: TracebackType | None,
     ) -> None:
         interrupted = isinstance(exc, _INTERRUPTS)
-        # No call to Spark: an interrupted call leaves its connection busy.
+        # This code does not call Spark, since an interrupted call leaves its connection busy.
         if interrupted and not self.queries.closed:
             places = (flush.place for flush in self.queries.hurry_all())
             log_flushing(places, self.drain_timeout)
@@ -345,12 +345,12 @@ class Sink:
             logger.error("the block failed, and then its end failed, too: %s", error.one_line)  # noqa: TRY400
         except _INTERRUPTS:
             if not interrupted:
-                raise  # else the first interrupt is raised
+                raise  # the first interrupt is raised in place of a second one
         if isinstance(exc, PySparkException) and (failure := failure_in(str(exc))) is not None:
             raise failure from None  # Spark's error has a hundred lines of frames and plans
 
     def _at_exit(self) -> None:
-        """End the threads and log the pending epochs. An interpreter that exits can start no more work."""
+        """End the threads and log the pending epochs, since an exiting interpreter can start no more work."""
         if self.queries.accept_no_more():
             self._end(_JOIN_S, exiting=True)
             self.queries.log_pending()
@@ -413,9 +413,10 @@ def _refuse_worker_python(spark: SparkSession) -> None:
     is_local = (context.master or "").startswith("local")
     if not is_local or context.getConf().get("spark.submit.pyFiles"):
         return
-    if path.parent == own_path.parent and path.samefile(own_path):  # names may differ
+    if path.parent == own_path.parent and path.samefile(own_path):  # under another name
         return
-    importing = [worker, "-c", "import wal_sink"]  # it may be on the path of another Python, too
+    # wal_sink may be on the path of another Python, too.
+    importing = [worker, "-c", "import wal_sink"]
     if subprocess.run(importing, capture_output=True, check=False).returncode:  # noqa: S603 -- Spark runs it
         raise OptionError(
             f"Spark starts its Python workers with {worker}, which cannot import this wal_sink. This process"
@@ -425,7 +426,7 @@ def _refuse_worker_python(spark: SparkSession) -> None:
 
 
 def _sink_of(query: Any) -> Sink | None:
-    """Return that handle of this process which has seen the query; None if no handle has.
+    """Return the handle of this process that has seen the query; None if no handle has seen it.
 
     :raises OptionError: the argument is not a query.
     """

@@ -1,11 +1,11 @@
 """Receives micro-batches in `foreachBatch`, for queries that Spark does not allow with a Python data source.
 
-Spark calls the `BatchWriter` on the driver, in the thread of the query. It runs a job whose tasks append the
-rows, and each successful task returns a report. Then it publishes the epoch. Spark writes `commits/<epoch>`
-after the call.
+Spark calls the `BatchWriter` on the driver, in the thread of the query. The writer runs a job whose tasks
+append the rows, and each successful task returns a report. Then the writer publishes the epoch. Spark writes
+`commits/<epoch>` after the call.
 
 Spark does not have the options of such a query. So `_writers` has each writer of this process by its
-checkpoint, and the flush of the query reads the options there.
+checkpoint, and the flush of the query gets the options from its writer.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def batch_writer(
 ) -> BatchWriter:
     """Return a function for `foreachBatch` that writes each micro-batch exactly once, as the format does.
 
-    It is for output mode update, and for other queries that Spark does not allow with a Python data source::
+    Use it for output mode update, and for other queries that Spark does not allow with a Python data source::
 
         writer = wal_sink.batch_writer(spark, checkpointLocation=place, keyspace="shop", table="totals",
                                        **{"cassandra.contactPoints": "127.0.0.1"})
@@ -63,7 +63,7 @@ made at import, since several threads must not make it at the same time."""
 
 
 class BatchWriter:
-    """A function for `foreachBatch`; made by `wal_sink.batch_writer`.
+    """A function for `foreachBatch`, which `wal_sink.batch_writer` makes.
 
     :param options: the options of the format, as texts, with `checkpointLocation`.
     """
@@ -95,10 +95,10 @@ class BatchWriter:
         return f"<wal_sink.batch_writer to {to}, checkpoint {self.checkpoint}>"
 
     def __call__(self, batch: DataFrame, epoch: int) -> None:
-        """Write a micro-batch to the log; called by Spark, or by a function of the application.
+        """Write a micro-batch to the log. Spark calls this method, or a function of the application does.
 
         :raises OptionError: the query has another checkpoint, or output mode complete.
-        :raises AlreadyPublished: the run has written the batch already.
+        :raises AlreadyPublished: this run has published the batch already.
         :raises MissingManifest: Spark completed a batch for which this writer was not called.
         :raises WalSinkError: see `WalSinkStreamWriter.commit`.
         """
@@ -198,5 +198,5 @@ def _append(
 
 
 def conformed(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Return the batch with the types that a data source gets. `mapInArrow` has other time zones."""
+    """Return the batch with the types of `schema`, since `mapInArrow` gives timestamps another time zone."""
     return pa.RecordBatch.from_arrays(batch.columns, schema=schema)

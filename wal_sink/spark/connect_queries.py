@@ -137,7 +137,8 @@ class ConnectQueries:
     def place_of(self, query: StreamingQuery) -> Place:
         """Open checkpoint and log of a query that this client started.
 
-        :raises OptionError: another client has started the query, or its checkpoint now has another query.
+        :raises OptionError: this client did not start the query with this sink, or the checkpoint now belongs
+            to another query.
         :raises CheckpointNotVisible: this process does not reach the checkpoint.
         """
         query_id = str(query.id)

@@ -61,7 +61,7 @@ class WalSinkDataSource(DataSource):
         return FORMAT
 
     def schema(self) -> NoReturn:
-        """Raise an error: the format only writes."""
+        """Raise an error, since the format only writes."""
         raise OptionError(
             f"Format {FORMAT} only writes.",
             "Read the table by the format of its own database: spark.read.format(…) with"
@@ -106,7 +106,7 @@ class WalSinkDataSource(DataSource):
 
 
 def _refuse_unplanned(checkpoint: Checkpoint) -> None:
-    """Refuse a run if `offsets/` lacks its next epoch: Spark then does not run plain micro-batches.
+    """Refuse a run if `offsets/` lacks its next epoch, since Spark then runs no plain micro-batches.
 
     A handle refuses such a query as it starts. In the server of a Connect session there is no handle.
     """
@@ -140,7 +140,7 @@ def add_format(
 
 @dataclass
 class Message(WriterCommitMessage):
-    """A task's report to `commit`."""
+    """The report of a task, which `commit` gets."""
 
     appended: Appended
     plans_key: str
@@ -200,8 +200,8 @@ class WalSinkStreamWriter(DataSourceStreamArrowWriter):
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803
         """Delete the segments of a batch if one of its tasks failed.
 
-        If every task succeeded, Spark has called `commit`. It may have published the segments before it
-        raised an error. So the segments stay.
+        If every task succeeded, Spark has called `commit`. `commit` may have published the segments before it
+        raised an error, so the segments stay.
         """
         appended = [message.appended for message in messages if isinstance(message, Message)]
         if len(appended) < len(messages):

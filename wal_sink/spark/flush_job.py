@@ -58,7 +58,7 @@ class WriteByJob:
         self._attempt = uuid.uuid4().hex
 
     def __call__(self, window: Window, connection: TargetConnection, reporter: Reporter) -> bool:
-        """Write all rows of a window."""
+        """Write all rows of a window; return False if the flush was interrupted."""
         if window.may_be_shared(self._above_bytes):
             ranges = [
                 segment_range
@@ -126,7 +126,7 @@ class _Slots:
     ) -> Iterator[Shares]:
         """Distribute segments over the slots that no other job uses, and yield one share for each task.
 
-        There are no shares if fewer than two slots are free beside the query's own.
+        If fewer than two slots are free beside the query's own, there are no shares.
         """
         with self._lock:
             free = spark_session.slots(spark) - self._lent
@@ -150,7 +150,7 @@ class _Job:
     ) -> None:
         self.description = description
         self.answers: list[Answer] | None = None
-        """One for each task; None until the job has succeeded."""
+        """An answer of each task; None until the job has succeeded."""
         self.failure = "its session was stopped"
         self._spark = spark
         self._group = f"wal_sink-flush-{uuid.uuid4().hex}"
@@ -166,12 +166,13 @@ class _Job:
             if self.ended.is_set():
                 self._thread.join()
                 return
-            spark_session.cancel_jobs(self._spark, self._group)  # again: it may have begun only now
+            # This call is repeated, since the job may begin after a call.
+            spark_session.cancel_jobs(self._spark, self._group)
             self.ended.wait(_CHECK_S)
 
     def _run(self) -> None:
         try:
-            # A group of its own: `query.stop()` cancels the query's group, whose name is the run id.
+            # The job has its own group, since `query.stop()` cancels the query's group, named by the run id.
             context = self._spark.sparkContext
             context.setJobGroup(self._group, self.description, interruptOnCancel=True)
             # Spark writes the data of `parallelize` to a local file. The task has secrets, so it is code.

@@ -1,6 +1,6 @@
 """The log messages of a query's start and end: the settings in force, warnings, and pending epochs.
 
-The messages about pending epochs are warnings: Python shows no lower level if the application has not
+The messages about pending epochs are warnings, since Python shows no lower level if the application has not
 configured logging.
 """
 
@@ -150,7 +150,7 @@ def log_left_epochs(query_id: str, checkpoint: Checkpoint, store: LogStore) -> N
 def log_flushing(
     places: Iterable[Callable[[], tuple[Checkpoint, LogStore]]], timeout_s: float
 ) -> None:
-    """Log at an interrupt why the application does not end at once.
+    """Log at an interrupt how many epochs are flushed before the application ends.
 
     :param places: functions that return checkpoint and log of a query.
     """
@@ -172,7 +172,7 @@ def log_pending(
 ) -> None:
     """Log at an end how many epochs are pending, and how to flush them.
 
-    :param flushes_here: False if another process flushes. The message then says if that process is alive.
+    :param flushes_here: False if another process flushes. The message says whether that process is alive.
     """
     if not (pending := _pending(checkpoint, store)):
         return

@@ -1,8 +1,8 @@
-"""The errors of a query: those that refuse it, and the sink's own error inside a message of Spark.
+"""The errors that refuse a query, and the search for the sink's own error in a message of Spark.
 
-The sink needs plain micro-batches: Spark writes `offsets/N` before epoch N runs, and `commits/N` after
-`commit()` of N and before it plans N + 1. It does so for every epoch. These modes of Spark 4.3.0 differ, and
-are refused:
+The sink needs plain micro-batches. For each epoch N, Spark then writes `offsets/N` before N runs, and
+`commits/N` after `commit()` of N and before it plans N + 1. These modes of Spark 4.3.0 differ, and are
+refused:
 
 - *The continuous trigger*: Spark writes offsets, gives the sink no row, and reports no error.
 - *Asynchronous progress tracking*: Spark writes `offsets/` and `commits/` later, and not for each epoch. For
@@ -76,7 +76,7 @@ def refuse_mode(query_id: str, execution: str, trigger: str) -> None:
 
 
 def refuse_layout(query_id: str, asked: Mapping[str, str]) -> None:
-    """Refuse `partitionBy` and `clusterBy`: Spark does not pass them to a Python sink.
+    """Refuse `partitionBy` and `clusterBy`, since Spark does not pass them to a Python sink.
 
     :param asked: the columns of each method that was called, such as `{"partitionBy": "day"}`.
     :raises OptionError: one of the methods was called.
@@ -116,7 +116,7 @@ def unplanned(offsets: str) -> OptionError:
 
 
 def failure_in(text: str) -> WalSinkError | None:
-    """Return the error of this sink that a message of Spark quotes; None if it quotes none.
+    """Return the error of this sink that a message of Spark quotes; None if the message quotes no such error.
 
     :param text: the message of a `StreamingQueryException`, an `AnalysisException`, or an event.
     """
@@ -152,6 +152,6 @@ def failure_in(text: str) -> WalSinkError | None:
 
 
 def _until_frames(text: str) -> str:
-    """Return the text of an error without what Spark has put after it."""
+    """Return the text of an error without the stack frames that Spark has appended."""
     end = _ENDS.search(text)
     return (text[: end.start()] if end else text).rstrip()

@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 
 class StreamStart(NamedTuple):
-    """The settings of a query that a client sends to the server. A text that was not given is empty."""
+    """The settings of a query that a client sends to the server. A text that is not set is empty."""
 
     name: str
     """The query's name."""
@@ -28,7 +28,7 @@ class StreamStart(NamedTuple):
 
 
 def is_connect(spark: object) -> bool:
-    """Return True if a session is that of a Connect client."""
+    """Return True if a session belongs to a Connect client."""
     return type(spark).__module__.startswith("pyspark.sql.connect.")
 
 
@@ -58,7 +58,7 @@ def watch_starts(
 
     :param check: raises an error to refuse the query, which is then not sent.
     :param started: gets the settings and the id of the query.
-    :return: a function that ends these calls.
+    :return: a function that ends the calls of `check` and `started`.
     """
     session: Any = spark
     client = session.client

@@ -27,7 +27,7 @@ from wal_sink.spark.internals.streaming_query import execution_of
 def arrow_schema(schema: StructType) -> pa.Schema:
     """Return the Arrow schema of the rows that tasks get, with timestamps in UTC.
 
-    :raises SchemaMismatch: Spark cannot pass values of a type to Python, or passes them as bytes of its own.
+    :raises SchemaMismatch: Spark cannot pass values of a type to Python, or only Spark can read their bytes.
     """
     parameters = signature(to_arrow_schema).parameters
     in_utc: dict[str, Any] = (
@@ -39,7 +39,7 @@ def arrow_schema(schema: StructType) -> pa.Schema:
             (field,) = to_arrow_schema(StructType([column]), **in_utc)
         except PySparkTypeError:
             field = None
-        if field is None or _of_spark_alone(field):
+        if field is None or _only_spark_reads(field):
             raise SchemaMismatch(
                 f"Column {column.name} is {column.dataType.simpleString()}, which Spark does not pass"
                 " to Python unchanged.",
@@ -54,11 +54,11 @@ _SPARKS_OWN = {b"variant", b"geometry", b"geography"}
 """Metadata keys. pyspark sends values of these types as structs, and marks the structs' fields by the key."""
 
 
-def _of_spark_alone(field: pa.Field) -> bool:
+def _only_spark_reads(field: pa.Field) -> bool:
     """Return True if a column, or a field in it, has bytes that only Spark can read."""
     parts = (field.type.field(i) for i in range(field.type.num_fields))
     marked = (field.metadata or {}).keys() & _SPARKS_OWN
-    return bool(marked) or any(map(_of_spark_alone, parts))
+    return bool(marked) or any(map(_only_spark_reads, parts))
 
 
 def map_in_arrow(
@@ -90,7 +90,7 @@ def current_task() -> Task:
 
 
 def finish_work() -> None:
-    """Prepare a worker of a data source for the end of its work."""
+    """Prepare a data source's worker for its end, which is then fast and sends no empty accumulators."""
     freeze_objects()
     drop_empty_accumulators()
 
@@ -101,7 +101,7 @@ def freeze_objects() -> None:
 
     pyspark's daemon calls `gc.collect()` after each piece of work. With the loaded modules of pyspark,
     pyarrow and this package, a collection takes 30 ms of CPU. A frozen object is freed when its last
-    reference goes, but a frozen cycle stays until the worker ends.
+    reference goes, but a frozen cycle of references stays until the worker ends.
     """
     gc.collect()
     gc.freeze()
@@ -110,9 +110,9 @@ def freeze_objects() -> None:
 def drop_empty_accumulators() -> None:
     """Drop the empty accumulators, so that the worker does not send them.
 
-    Each worker has two for a profiler, and the server sends them to a Connect client. The client of a
-    pipeline cannot read them: `spark-pipelines run` ends with an error after a completed run (4.3.0). A
-    worker that is profiled keeps them.
+    Each worker has two accumulators for a profiler, and the server sends them to a Connect client. The client
+    of a pipeline cannot read them, so `spark-pipelines run` ends with an error after a completed run (4.3.0).
+    A worker that is profiled keeps its accumulators.
     """
     if sys.getprofile() is not None or sys.gettrace() is not None:
         return

@@ -25,7 +25,7 @@ from wal_sink.errors import OptionError, UnsupportedSpark
 TESTED = ("4.1.4", "4.3.0")
 """The versions with which the tests run."""
 
-STREAM_EXECUTION = (  # the package differs between minor versions
+STREAM_EXECUTION = (  # minor versions of Spark have the class in different packages
     "org.apache.spark.sql.execution.streaming.runtime.StreamExecution",
     "org.apache.spark.sql.execution.streaming.StreamExecution",
 )
@@ -203,7 +203,8 @@ def drop_interrupted_call(spark: SparkSession) -> None:
     client = gateway._gateway_client
     connection = client.get_thread_connection()
     given_back = connection is None or connection in client.deque
-    if not given_back and connection.initiated_from_client:  # else Java calls Python on it
+    # A connection that Java initiated is for calls from Java to Python.
+    if not given_back and connection.initiated_from_client:
         connection.close()
 
 
@@ -211,7 +212,7 @@ def put_on_workers_path(spark: SparkSession, folder: Path) -> None:
     """Put a folder first on the path of the Python workers that start after this call."""
     environment = getattr(spark.sparkContext, "environment", None)
     if not isinstance(environment, dict):
-        return  # another Spark, whose workers start a little slower
+        return  # a Spark with other names: its workers start a little slower
     entries = [entry for entry in environment.get("PYTHONPATH", "").split(os.pathsep) if entry]
     if str(folder) not in entries:
         environment["PYTHONPATH"] = os.pathsep.join([str(folder), *entries])

@@ -69,7 +69,7 @@ def started_query(
     if writer_options is None and not is_format:
         return None
     trigger = execution.trigger().getClass().getSimpleName()
-    # Before the plan is read: in a refused mode it may have no options.
+    # This comes before the plan is read, since the plan of a refused mode may have no options.
     refuse_mode(str(query.id), execution.getClass().getName(), trigger)
     refuse_layout(str(query.id), _layout_asked(root))
     options = writer_options or _format_options(execution)
@@ -107,7 +107,8 @@ def _layout_asked(checkpoint: str) -> Mapping[str, str]:
     :return: columns by method; empty for a Spark whose writer has other fields.
     """
     writers = [writer._jwrite for writer in _starting()]
-    # A writer without the option uses the session's setting. It matches only if no other query starts.
+    # A writer without the option uses the session's setting. Such a writer is of this query only if no
+    # other query starts.
     expected = {checkpoint, ""} if len(writers) == 1 else {checkpoint}
     try:
         writers = [writer for writer in writers if _checkpoint(writer) in expected]
@@ -190,12 +191,12 @@ def checkpoint_root(query: StreamingQuery) -> str:
 
 
 def output_mode(query: StreamingQuery) -> str:
-    """Return a query's output mode: append, update or complete."""
+    """Return the output mode of a query: append, update or complete."""
     return str(query._jsq.streamingQuery().outputMode().toString()).lower()
 
 
 def stop(query: StreamingQuery) -> None:
-    """Stop a query, also inside `onQueryStarted`: the query then never begins, and writes no offsets.
+    """Stop a query. Inside `onQueryStarted`, the query then never begins, and writes no offsets.
 
     Inside `onQueryStarted`, `query.stop()` would deadlock: it waits for the query's thread, which waits for
     `onQueryStarted`. In another thread, `query.stop()` would interrupt the delivery of the event, and Spark
@@ -215,7 +216,7 @@ class CheckpointListener(StreamingQueryListener):
     """A listener that gets the query of a progress event, and nothing else of the event.
 
     pyspark's own listener copies each field of an event. That takes some hundred calls to the JVM for each
-    micro-batch, and 0.1 s of CPU while the next one runs.
+    micro-batch, and 0.1 s of CPU while the next micro-batch runs.
     """
 
     def checkpointed(self, query_id: str) -> None:
@@ -223,7 +224,7 @@ class CheckpointListener(StreamingQueryListener):
         raise NotImplementedError
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
-        """Do nothing: `checkpointed` is called in its place."""
+        """Do nothing, since `_jlistener` calls `checkpointed` in place of this method."""
 
     @functools.cached_property
     def _jlistener(self) -> Any:
