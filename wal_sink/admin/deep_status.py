@@ -118,7 +118,7 @@ class _Inspection:
 
     @contextlib.contextmanager
     def finding(self, target: str = "", epoch: int | None = None) -> Iterator[None]:
-        """Catch an error of the block, and add it to the findings."""
+        """Add an error that the block raises to the findings, and continue after the block."""
         try:
             yield
         except WalSinkError as error:
@@ -140,7 +140,7 @@ class _Inspection:
             self.findings.append(finding)
 
     def read(self, state: State, name: str, *, offline: bool) -> None:
-        """Read what a flusher would read."""
+        """Read what a flusher would read, and collect the findings."""
         committed = self._query.checkpoint.last_commit()
         state = protocol.settle(state, committed, actor()) or state
         wanted = [target for target in wanted_targets(state, name) if name or not target.given_up]
@@ -159,7 +159,7 @@ class _Inspection:
                 self._compare(pipeline, last_epochs[target_name])
 
     def _last_epoch(self, state: State, target: TargetState) -> int:
-        """Return the last epoch that a target has or has given up, by its mark and its ledger row."""
+        """Return the last epoch that a target has or skips: the lower of mark and ledger row decides."""
         row = self.rows.get(target.name)
         after = target.mark.epoch if row is None else min(row.epoch, target.mark.epoch)
         given_up = state.epochs_given_up(target.name)
@@ -170,7 +170,7 @@ class _Inspection:
     def _read_log(
         self, state: State, committed: int, after: int, last_epochs: Mapping[str, int]
     ) -> None:
-        """Read the completed epochs, the newest first: each manifest names its predecessor.
+        """Read the completed epochs, the newest first, since each manifest names its predecessor.
 
         :param after: the epoch that every target has.
         :param last_epochs: the last epoch of each target.
@@ -195,7 +195,7 @@ class _Inspection:
             try:
                 manifest = reader.read_link(epoch - 1, link)
             except WalSinkError as error:
-                if epoch - 1 > after + 1:  # the epochs before cannot be found either
+                if epoch - 1 > after + 1:  # the epochs before this epoch cannot be found either
                     broken = broken_chain(state, state.slowest, after + 1, epoch - 1)
                     error.remedy = broken.remedy
                 self._add_finding(error, "", epoch - 1)
@@ -214,7 +214,7 @@ class _Inspection:
                 plan_of(self._store, target, manifest.plan, epoch)
 
     def _decide(self, state: State, committed: int, pipeline: Pipeline) -> None:
-        """Decide about the ledger row as a flusher does, and change nothing."""
+        """Decide as a flusher does what the ledger row means. Raise the error that would stop the flush."""
         name = pipeline.target_name
         if committed < protocol.named_target(state, name).first:
             return
@@ -234,7 +234,7 @@ class _Inspection:
             )
 
     def _compare(self, pipeline: Pipeline, after: int) -> None:
-        """Compare each plan of epochs after `after` with the present table."""
+        """Compare the present table with each plan that an epoch after `after` has."""
         name, epochs = pipeline.target_name, sorted(self.plans, reverse=True)
         first = {self.plans[epoch]: epoch for epoch in epochs if epoch > after}
         with self.finding(name), connected(pipeline) as connection:

@@ -51,7 +51,7 @@ Progress = Callable[[int, int], object]
 class FlushDone(msgspec.Struct, frozen=True, kw_only=True):
     """The outcome of a flush to one target. The counts include what other processes have flushed meanwhile.
 
-    In the document of a dry run, the counts are of what would be flushed.
+    In a dry run, the counts say what would be flushed. `wal-sink flush --json` prints this class.
     """
 
     query_id: str
@@ -108,7 +108,7 @@ def preview(query: Query, name: str = "") -> list[FlushDone]:
 
 
 def metrics_of(pipeline: Pipeline, watch: Watch | None) -> FlushMetrics | None:
-    """Return the metrics of a flusher; None without `watch`."""
+    """Return the metrics of a flusher; None if `watch` is None."""
     return watch and watch(
         *(pipeline.query_id, pipeline.checkpoint, pipeline.store, pipeline.target_name),
         pipeline.target.writes_to,
@@ -117,12 +117,12 @@ def metrics_of(pipeline: Pipeline, watch: Watch | None) -> FlushMetrics | None:
 
 
 class HostedFlusher:
-    """A flusher in a thread of this process. It counts what is flushed while it runs.
+    """A flusher in a thread of this process, with counts of what is flushed while the flusher runs.
 
     :param rows_per_second: `flush.maxRowsPerSecond`; None for no limit.
     :param watch: makes the metrics; None for no metrics.
-    :param until: the epoch after which the flusher ends; None: it runs until `stop`. A flusher with an end
-        also ends at an error that is not transient, or that lasts.
+    :param until: the epoch after which the flusher ends; None: it runs until `stop`. With an epoch, the
+        flusher also ends at an error that is not transient, and after four tries at a transient error.
     """
 
     def __init__(
@@ -139,7 +139,7 @@ class HostedFlusher:
         self.pending = 0 if until is None else max(0, until - self._target.mark.epoch)
         """Number of epochs that this flusher has to flush."""
         self.reason = ""
-        """Why the flusher ended by itself; empty if it did not."""
+        """Why the flusher ended by itself; empty if it runs or was stopped."""
         name = pipeline.target_name
         metrics = metrics_of(pipeline, watch)
         reporter = Reporter(pipeline.store, name, gives_way=True, metrics=metrics)
@@ -185,7 +185,7 @@ class HostedFlusher:
         return bool(self.reason)
 
     def _count(self) -> None:
-        """Add the epochs that were marked since the last count; epochs that are flushed again count again."""
+        """Add the epochs marked since the last count. An epoch that is flushed twice counts twice."""
         former = self._target.mark
         # If the state cannot be read, the flusher fails and reports the error.
         with contextlib.suppress(OSError, WalSinkError):
@@ -264,7 +264,7 @@ Find = Callable[[], Iterable[Candidate]]
 """Returns the queries that exist now."""
 
 _LIST = ""
-"""The place of an error that concerns no single query."""
+"""The place of an error of the list of queries, not of a query."""
 
 
 class _Followed(NamedTuple):
@@ -312,9 +312,10 @@ class Follower:
             while not wait(self._period_s):
                 self.refresh()
         finally:
+            # This loop waits for no flusher, so that all of them end at the same time.
             for followed in self._followed.values():
                 for flusher in followed.flushers:
-                    flusher.loop.stop()  # all of them first, so that they end at the same time
+                    flusher.loop.stop()
             for place in list(self._followed):
                 self._end(place)
         return list(self._outcomes.values())

@@ -37,7 +37,7 @@ class RefusedGroup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class QuarantineList(msgspec.Struct, frozen=True, kw_only=True):
-    """The document of `quarantine`."""
+    """The refused rows of a query, in groups. `wal-sink quarantine --json` prints this class."""
 
     query_id: str
     log: str
@@ -46,7 +46,7 @@ class QuarantineList(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class QuarantineExport(msgspec.Struct, frozen=True, kw_only=True):
-    """The document of `quarantine --export`."""
+    """What was exported. `wal-sink quarantine --export FILE --json` prints this class."""
 
     query_id: str
     file: str

@@ -86,7 +86,7 @@ class Query(NamedTuple):
     def own_state(self) -> State:
         """Read the state of the log, and refuse the log of another checkpoint.
 
-        :raises WrongOwner: checkpoint and log do not belong together. The copy of a query must not flush.
+        :raises WrongOwner: the log belongs to another checkpoint. A copy of a query must not flush.
         :raises OptionError: the query has published nothing yet.
         """
         refuse_other_log(self.store, self.checkpoint)
@@ -95,8 +95,9 @@ class Query(NamedTuple):
         return state
 
     def settled(self) -> tuple[State, int]:
-        """Settle the epochs that Spark has completed. Return the new state and the last completed epoch.
+        """Make the attempts at the epochs that Spark has completed final (rule `settle`).
 
+        :return: the new state, and the last completed epoch.
         :raises WrongOwner: the log belongs to another checkpoint.
         :raises OptionError: the query has published nothing yet.
         """
@@ -115,7 +116,7 @@ class Query(NamedTuple):
         return {**options, "checkpointLocation": self.checkpoint.url}
 
     def sink_options(self, state: State) -> SinkOptions:
-        """Return the merged options of the sink itself."""
+        """Return the options of the sink itself among `merged_options`."""
         return parse(self.merged_options(state), SinkOptions)
 
     def pipelines(self, state: State, name: str = "") -> list[Pipeline]:
@@ -211,7 +212,7 @@ def connected(pipeline: Pipeline) -> contextlib.closing[TargetConnection]:
 
 
 def actor() -> protocol.Actor:
-    """Return user, process and time, for the states that a command writes."""
+    """Return user, process and time, which a command writes into each new state."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):  # the user of a container may have no name

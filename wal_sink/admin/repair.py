@@ -34,11 +34,11 @@ Confirm = Callable[[str], object]
 
 
 def agree(_consequences: str) -> None:
-    """Agree without a question."""
+    """Agree to a change without asking the operator."""
 
 
 class GaveUp(msgspec.Struct, frozen=True, kw_only=True):
-    """The document of `give-up`."""
+    """What `give-up` changed. `wal-sink give-up --json` prints this class."""
 
     query_id: str
     targets: tuple[str, ...]
@@ -93,7 +93,7 @@ def _skip_epoch(query: Query, state: State, epoch: int, name: str, confirm: Conf
             "Run `wal-sink status CHECKPOINT` to see the next epoch.",
         )
     changes = [partial(protocol.give_up_epoch, name=target.name, epoch=epoch) for target in lacking]
-    for change in changes:  # an impossible change raises before the question
+    for change in changes:  # an impossible change raises an error before the operator is asked
         change(state, actor=actor())
     targets = tuple(target.name for target in lacking)
     confirm(
@@ -108,7 +108,7 @@ def _skip_epoch(query: Query, state: State, epoch: int, name: str, confirm: Conf
 def _give_up_missing(
     query: Query, state: State, committed: int, name: str, confirm: Confirm
 ) -> GaveUp:
-    """Publish an empty epoch in place of an epoch that Spark has completed, and no run has published."""
+    """Publish an empty epoch in place of an epoch that Spark has completed, but that no run has published."""
     epoch, store = state.last.epoch + 1, query.store
     if name:
         raise OptionError(
@@ -147,7 +147,7 @@ def _give_up_missing(
 
 
 class MarkSet(msgspec.Struct, frozen=True, kw_only=True):
-    """The document of `set-mark`."""
+    """What `set-mark` changed. `wal-sink set-mark --json` prints this class."""
 
     query_id: str
     target: str
@@ -159,7 +159,7 @@ class MarkSet(msgspec.Struct, frozen=True, kw_only=True):
 
 @store_errors()
 def set_mark(query: Query, epoch: int, name: str, confirm: Confirm = agree) -> MarkSet:
-    """Set the ledger row of a target to an epoch. If the mark in the state is later, set it back, too.
+    """Set the ledger row of a target to an epoch. If the mark in the state is later, set the mark back, too.
 
     :param name: the target; empty for the only target.
     :raises FlusherAtWork: a flusher is alive, or the row has changed since it was read.
@@ -193,7 +193,8 @@ def set_mark(query: Query, epoch: int, name: str, confirm: Confirm = agree) -> M
     chain = ManifestChain(query.store).chain(state, epoch)
     row = row_at(state, epoch, chain)
     if former is not None and former.epoch == epoch:
-        row = row._replace(sending=former.sending)  # keeps the count of sends of the next epoch
+        # The new row keeps the count of sends of the next epoch.
+        row = row._replace(sending=former.sending)
     present = "no ledger row" if former is None else f"a ledger row with epoch {former.epoch}"
     confirm(
         f"Target {name} has {present}. From now on every epoch up to {epoch} counts as written. The flush"
@@ -232,7 +233,7 @@ def refuse_flusher(store: LogStore, target: str) -> None:
 
 
 class Adopted(msgspec.Struct, frozen=True, kw_only=True):
-    """The document of `adopt`."""
+    """What `adopt` changed. `wal-sink adopt --json` prints this class."""
 
     query_id: str
     former: dict[str, str]
@@ -251,7 +252,7 @@ def adopt(query: Query, confirm: Confirm = agree) -> Adopted:
     dies before its end.
 
     :raises WrongOwner: the log belongs to another query.
-    :raises OptionError: everything belongs together already.
+    :raises OptionError: checkpoint, log and ledger rows belong together already.
     :raises FlusherAtWork: the log or a ledger row has changed since it was read.
     """
     state, checkpoint, log = query.state(), query.checkpoint, query.store.url

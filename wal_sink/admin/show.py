@@ -62,7 +62,7 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EpochList(msgspec.Struct, frozen=True, kw_only=True):
-    """The epochs in the log, or one of them. An epoch id of -1 means none."""
+    """The epochs that `show` lists, or a single epoch. An epoch id of -1 means that there is no epoch."""
 
     query_id: str
     target: str
@@ -84,7 +84,7 @@ def show_epochs(
 ) -> EpochList:
     """List the epochs in the log, or show one epoch.
 
-    :param name: the target; empty for the slowest one.
+    :param name: the target; empty for the slowest target.
     :param epoch: the only epoch to show; None for a list.
     :param most: how many epochs to list at most.
     :param rows: how many rows of the epoch to show at most.
@@ -152,7 +152,7 @@ class _LogReader:
                 self.manifests.setdefault(parsed.epoch, []).append(path)
 
     def attempts(self, epoch: int, rows: int | None = None) -> Iterator[Attempt]:
-        """Yield the attempts at an epoch, and the state of the epoch if no attempt is in the chain.
+        """Yield the attempts at an epoch. If no attempt is in the chain, yield the state of the epoch, too.
 
         :param rows: how many rows to show; None for no details.
         """
@@ -202,7 +202,7 @@ class _LogReader:
         return details, problem
 
     def _manifest(self, epoch: int, path: str) -> Manifest:
-        """Read a manifest, and compare it with its digest if it is in the chain."""
+        """Read a manifest. If the manifest is in the chain, compare it with its digest."""
         if self._is_in_chain(epoch, path):
             return self._reader.read(self._chain[epoch])
         data = read_object(self.store, path)

@@ -51,7 +51,7 @@ class LogsUnder:
         """True if a store bills each request."""
 
     def __call__(self) -> Iterator[Candidate]:
-        """Yield each query; twice, with the same place, if it is below two of the folders."""
+        """Yield each query. A query below two of the folders comes twice, with the same place."""
         with store_errors("A place that --under names"):
             places = [place for root in self._roots for place in logs_below(root)]
         for place in places:
@@ -91,7 +91,7 @@ class LogsUnder:
 def _options_for_query(
     options: Mapping[str, str], logged: Mapping[str, str], checkpoint: str
 ) -> dict[str, str]:
-    """Return the operator's options for one query, without those of targets that the query does not have.
+    """Return the operator's options for a query, without the options of targets that the query lacks.
 
     :param options: the operator's options for all queries.
     :param logged: the options in the query's log, by lower-case name.
@@ -109,7 +109,8 @@ def _options_for_query(
         declared = target_type(kind).options_type
         known = {name.lower() for name in names(declared)}
         own = {name: value for name, value in of_operator.items() if name in known}
-        effective = lowered(public(parse({**of_log, **own}, declared)))  # without passwords
+        # The error below shows these values, so they have no passwords.
+        effective = lowered(public(parse({**of_log, **own}, declared)))
         for option in fields(declared):
             name = option.name.lower()
             place, logged_place = (

@@ -77,8 +77,9 @@ def _of_environment() -> list[str]:
 def refuse_combinations(*rules: tuple[object, str, str]) -> None:
     """Refuse arguments that do not go together.
 
-    :param rules: for each rule, a value that is true if the arguments break it, the problem and the remedy.
-    :raises OptionError: the arguments break a rule; the error is that of the first one.
+    :param rules: for each rule, a value that is true if the arguments break the rule, then the problem, then
+        the remedy.
+    :raises OptionError: the arguments break a rule. The error describes the first broken rule.
     """
     for is_broken, what, remedy in rules:
         if is_broken:

@@ -183,7 +183,7 @@ def _check_targets(names: Sequence[str]) -> None:
 
 
 def _check(targets: Sequence[str], picture: Path, folder: Path | None) -> None:
-    """Check packages and files before the start: otherwise the demo would fail after minutes."""
+    """Check packages and files before the start, since the demo would otherwise fail after minutes."""
     clients = {name: OWN[name].client for name in targets if OWN[name].client}
     needed = [*_DEMO_PACKAGES, *(package for client in clients.values() for package in client)]
     _check_packages(needed, "demo", *clients)

@@ -168,7 +168,7 @@ def _print_changes(readings: Iterator[Reading], console: SafeConsole) -> None:
 
 
 def _readings(query: Query, target: str) -> Iterator[Reading]:
-    """Read the status every second. Transient errors are yielded, except that of the first read."""
+    """Yield the status every second, or the transient error of its read. Raise an error of the first read."""
     reading: Reading = read_status(query.checkpoint, query.store, target)
     while True:
         yield reading
@@ -388,7 +388,7 @@ class OptionGroup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OptionGroups(msgspec.Struct, frozen=True, kw_only=True):
-    """The document of `options`."""
+    """The options of the sink and of targets. `wal-sink options --json` prints this class."""
 
     groups: tuple[OptionGroup, ...]
 

@@ -21,7 +21,7 @@ class Group(TyperGroup):
     """The command `wal-sink`. It refuses removed commands and flags, and names what to use instead."""
 
     def resolve_command(self, context: Any, arguments: list[str]) -> Any:
-        """Return the command that the arguments name."""
+        """Return the command that the arguments name; end with an error if the command was removed."""
         if (error := removed_command(arguments[0], arguments[1:])) is not None:
             with output(as_json="--json" in arguments):
                 raise error

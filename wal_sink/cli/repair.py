@@ -28,7 +28,7 @@ def _asking(*, yes: bool) -> Confirm:
 
     The function prints on standard error, since standard output has the document of the command.
 
-    :param yes: True for no question.
+    :param yes: True to confirm without a question.
     """
 
     def confirm(consequences: str) -> None:
@@ -39,7 +39,7 @@ def _asking(*, yes: bool) -> Confirm:
         console.print("Continue? [y/N] ", end="")
         try:
             answer = sys.stdin.readline() if sys.stdin is not None else ""
-        except (OSError, ValueError):  # standard input is closed
+        except (OSError, ValueError):  # there is no answer, since standard input is closed
             answer = ""
         if not answer.endswith("\n"):
             console.print()  # the error starts on a new line

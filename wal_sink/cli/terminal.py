@@ -1,6 +1,6 @@
 """Prints the outcome of a command as text or as one JSON document, and ends a command at an error.
 
-With `--json`, standard output has only the document, and other text goes to standard error.
+With `--json`, standard output has only the JSON document, and other text goes to standard error.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _UNBOUNDED = 100_000
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True):
-    """The document of a command that failed."""
+    """The error of a command, as `--json` prints it."""
 
     error: str
     what: str
@@ -36,10 +36,10 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TargetDocuments(msgspec.Struct, frozen=True, kw_only=True):
-    """The document of a command for several targets."""
+    """The outcome of a command for several targets, as `--json` prints it."""
 
     targets: tuple[msgspec.Struct, ...]
-    """The documents of the targets, in the order of the names."""
+    """The outcome for each target, in the order of the names."""
 
 
 Document = TypeVar("Document", bound=msgspec.Struct)
@@ -60,7 +60,7 @@ class SafeConsole(Console):
         self.print(line, soft_wrap=True)
 
     def show(self, document: msgspec.Struct, *lines: RenderableType) -> None:
-        """Print the outcome of a command: the document with `--json`, or else the lines."""
+        """Print the outcome of a command: with `--json` the document, otherwise the lines."""
         if self.as_json:
             print_document(document)
             return
@@ -127,7 +127,7 @@ def output(*, as_json: bool) -> Iterator[SafeConsole]:
 
 
 def failure(error: WalSinkError) -> Failure:
-    """Return the document of an error."""
+    """Return an error as `--json` prints it."""
     return Failure(error=type(error).__name__, what=error.what, remedy=error.remedy)
 
 
@@ -169,11 +169,11 @@ def fact_table(*lines: Line | tuple[str, str]) -> Table:
 def progress_bar(
     description: str, *columns: ProgressColumn, as_json: bool
 ) -> Iterator[Callable[[int, int], None]]:
-    """Show a progress bar on standard error during the block, unless that is a file or a pipe.
+    """Show a progress bar on standard error during the block, unless standard error is a file or a pipe.
 
     :param description: the text before the bar.
     :param as_json: True for no bar.
-    :returns: a function that sets how much is done, and how much there is to do.
+    :return: a function that gets how much is done, and how much there is to do in all.
     """
     texts = TextColumn("{task.description}"), BarColumn()
     console = Console(stderr=True)
