@@ -117,7 +117,7 @@ class Node(AnyServer):
                 self._session = None
 
     def _unanswered(self) -> str | None:
-        """Send an OPTIONS request, since the port opens before the node answers."""
+        """Return None if the node answers an OPTIONS request. An open port does not yet answer."""
         try:
             with socket.create_connection((self.host, self.port), timeout=1) as connection:
                 connection.sendall(_OPTIONS)
@@ -129,8 +129,8 @@ class Node(AnyServer):
 def cassandra_yaml(*, rpc_address: str, port: int, storage_port: int) -> dict[str, object]:
     """Return the settings in cassandra.yaml of a node without peers.
 
-    Each request has 30 seconds, in place of about two seconds by default, since a node without peers is late
-    only if the machine is busy.
+    The timeout of requests is 30 seconds, not about two seconds as by default, since a node without peers is
+    late only if the machine is busy.
     """
     loopback = "127.0.0.1"
     provider = "org.apache.cassandra.locator.SimpleSeedProvider"

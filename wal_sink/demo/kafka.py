@@ -152,7 +152,7 @@ class Broker(Child):
         return [*command, "kafka.Kafka", properties]
 
     def _disconnect(self) -> None:
-        """Do nothing: each request has its own client."""
+        """Do nothing, since each request has its own client."""
 
     def _environment(self) -> Mapping[str, str]:
         return {**os.environ, "JAVA_TOOL_OPTIONS": ""}
@@ -229,7 +229,7 @@ class Kafka(RowStore):
         return rows.selectExpr("to_json(struct(*)) AS value")
 
     def insert(self, table: str, rows: Sequence[Row], pause: Callable[[], None]) -> None:
-        """Produce records without a transaction. Consumers read them, also if Spark commits no epoch."""
+        """Produce records without a transaction. Consumers read them, even if Spark commits no epoch."""
         from confluent_kafka import Producer  # noqa: PLC0415 - in tasks only
 
         producer = Producer({"bootstrap.servers": self.address})

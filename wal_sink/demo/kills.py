@@ -169,7 +169,7 @@ def window_hit(folder: Path, query: Query, epoch: int, stores: Stores) -> KillWi
 
 
 def discarded_rows(folder: Path, query: Query) -> int:
-    """Count the rows in the log that are not checkpointed, so that Spark computes them again."""
+    """Count the rows in the log that are not checkpointed. Spark computes these rows again."""
     location = locate(str(folder / query.checkpoint))
     checkpoint = location.open_checkpoint()
     store = location.open_log(checkpoint.query_id())

@@ -63,7 +63,7 @@ def local_session(**settings: object) -> SparkSession:
 
 
 class DriverFailed(WalSinkError):
-    """The application ended too early or failed, or a wait timed out. The text ends with its output."""
+    """An application ended too early or failed, or a wait timed out. The error ends with its output."""
 
 
 class Driver:
@@ -119,7 +119,7 @@ class Driver:
     def reach(self, reached: Callable[[], bool]) -> None:
         """Wait until `reached` returns True.
 
-        :raises DriverFailed: the application ended before, or the wait timed out.
+        :raises DriverFailed: the application ended before `reached` returned True, or the wait timed out.
         """
         self._wait(lambda: reached() or self.process.poll() is not None, "reach its point")
         if self.process.poll() is not None:

@@ -93,7 +93,7 @@ class Server(Child):
         return f"postgresql://{login}@{self.host}:{self.port}/{quote(database)}"
 
     def execute(self, sql: str, parameters: Sequence[object] | None = None) -> list[Any]:
-        """Run statements, each in its own transaction, and return the rows of the last one.
+        """Run statements, each in its own transaction, and return the rows of the last statement.
 
         :param parameters: the values for each `%s` of a single statement.
         """
@@ -146,7 +146,7 @@ class Server(Child):
 
     def pause(self) -> None:
         """Stop all processes of the server by SIGSTOP."""
-        super().pause()  # first, so that the server starts no child meanwhile
+        super().pause()  # the server is stopped first, so that it starts no child meanwhile
         self._signal_children(signal.SIGSTOP)
 
     def resume(self) -> None:
@@ -358,7 +358,7 @@ def unprivileged(command: Sequence[object], *, tied: bool = False) -> Sequence[o
 
 
 def _children(parent: int) -> list[int]:
-    """Return the ids of the child processes of a process; none if it has ended."""
+    """Return the ids of the child processes of a process; none if the process has ended."""
     try:
         listed = Path(f"/proc/{parent}/task/{parent}/children").read_text()
     except (ProcessLookupError, FileNotFoundError):
@@ -367,7 +367,7 @@ def _children(parent: int) -> list[int]:
 
 
 def _is_alive(pid: int) -> bool:
-    """Return True if a process has not ended. The memory of a zombie process is already free."""
+    """Return True if a process has not ended. A zombie process has ended, since its memory is free."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (ProcessLookupError, FileNotFoundError):

@@ -231,7 +231,7 @@ class Child(AnyServer):
         if self._temporary is None:
             self.stop()
         else:
-            self.kill()  # seconds faster than `stop`, and the data is deleted anyway
+            self.kill()  # `kill` is seconds faster than `stop`, and the data is deleted anyway
             self._temporary.cleanup()
         self._starter.shutdown()
 

@@ -194,7 +194,7 @@ class Stores(NamedTuple):
         return merged
 
     def count(self, table: str) -> int:
-        """Count the rows of a table; return the smallest count of all stores with this table."""
+        """Return the number of rows of a table; if several stores have the table, the smallest number."""
         stores = self.all[:1] if table == CONTROL.table else self.all
         return min(store.count(table) for store in stores)
 
