@@ -118,7 +118,7 @@ class _Inspection:
 
     @contextlib.contextmanager
     def finding(self, target: str = "", epoch: int | None = None) -> Iterator[None]:
-        """Add an error that the block raises to the findings, and continue after the block."""
+        """If the block raises an error, add the error to the findings, and continue after the block."""
         try:
             yield
         except WalSinkError as error:
@@ -159,7 +159,7 @@ class _Inspection:
                 self._compare(pipeline, last_epochs[target_name])
 
     def _last_epoch(self, state: State, target: TargetState) -> int:
-        """Return the last epoch that a target has or skips: the lower of mark and ledger row decides."""
+        """Return the last epoch that a target has or skips. The lower of mark and ledger row counts."""
         row = self.rows.get(target.name)
         after = target.mark.epoch if row is None else min(row.epoch, target.mark.epoch)
         given_up = state.epochs_given_up(target.name)
@@ -214,7 +214,7 @@ class _Inspection:
                 plan_of(self._store, target, manifest.plan, epoch)
 
     def _decide(self, state: State, committed: int, pipeline: Pipeline) -> None:
-        """Decide as a flusher does what the ledger row means. Raise the error that would stop the flush."""
+        """Decide about the ledger row as a flusher does; raise the error that would stop the flush."""
         name = pipeline.target_name
         if committed < protocol.named_target(state, name).first:
             return

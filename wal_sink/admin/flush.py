@@ -264,7 +264,7 @@ Find = Callable[[], Iterable[Candidate]]
 """Returns the queries that exist now."""
 
 _LIST = ""
-"""The place of an error of the list of queries, not of a query."""
+"""Stands for the place of a query if the list of queries itself cannot be read."""
 
 
 class _Followed(NamedTuple):

@@ -95,7 +95,7 @@ class Query(NamedTuple):
         return state
 
     def settled(self) -> tuple[State, int]:
-        """Make the attempts at the epochs that Spark has completed final (rule `settle`).
+        """Make final the attempts at all epochs that Spark has completed (rule `settle`).
 
         :return: the new state, and the last completed epoch.
         :raises WrongOwner: the log belongs to another checkpoint.

@@ -367,7 +367,7 @@ def _children(parent: int) -> list[int]:
 
 
 def _is_alive(pid: int) -> bool:
-    """Return True if a process has not ended. A zombie process has ended, since its memory is free."""
+    """Return True if a process has not ended. A zombie process counts as ended, since its memory is free."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (ProcessLookupError, FileNotFoundError):

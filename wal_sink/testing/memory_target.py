@@ -258,9 +258,7 @@ class MemorySession(IdempotentSession):
             if operation == DELETE:
                 target.deleted[key] = max(us, target.deleted.get(key, -1))
                 return
-            null_us = (
-                -1 if plan.details["nulls"] == "unset" else us
-            )  # the default -1 is older than any cell
+            null_us = -1 if plan.details["nulls"] == "unset" else us  # -1 is older than any cell
             cells = {n: Cell(v, null_us if v is None else us) for n, v in values.items()}
             target.upsert(key, us, cells, _names(plan.details["lists"]))
 
