@@ -16,5 +16,5 @@ def shared(cassandra: Node) -> Iterator[str]:
     name = f"test_{secrets.token_hex(8)}"
     cassandra.create_keyspace(name)
     yield name
-    # Of many tables: on a busy machine that takes longer than the driver waits for an answer by default.
+    # To drop many tables takes longer than the driver's default timeout if the machine is busy.
     cassandra.session().execute(f"DROP KEYSPACE {name}", timeout=None)

@@ -99,7 +99,7 @@ def test_options_that_contradict_each_other_are_refused(
     assert remedy in caught.value.remedy
 
 
-def test_operation_words_are_exact_and_replace_the_defaults() -> None:
+def test_option_operations_replaces_the_default_words() -> None:
     assert read_words("op", "") == {"upsert": "upsert", "delete": "delete"}
     options = '{"c": "upsert", "r": "upsert", "é": "delete"}'
     assert read_words("op", options) == json.loads(options)

@@ -62,7 +62,7 @@ ELSEWHERE = "127.0.0.2"
 """An address on which the node listens, too, and which its certificate does not name."""
 
 ROLES = ("flusher", "rotating")
-"""The second role is of the test that changes its password."""
+"""One test changes the password of the second role."""
 
 
 @pytest.fixture(scope="module")
@@ -272,7 +272,7 @@ def test_table_missing_on_one_node_is_an_outage(
 
 
 @pytest.mark.parametrize("name", ["wal_sink_lagging", "t"])
-def test_table_missing_on_the_first_node_is_accepted(
+def test_table_that_only_the_first_node_lacks_is_accepted(
     node: EmbeddedCassandra, admin: Any, role: str, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     """The first node lags behind, or another start has just created the table."""
@@ -390,7 +390,7 @@ def test_rotated_password_is_read_from_the_environment(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     until(lambda: is_altered(admin, f"ALTER ROLE {role} WITH PASSWORD = 'second'"))
-    flushing.flushes(flushing.batch(("b", 2)))  # who is logged in stays so
+    flushing.flushes(flushing.batch(("b", 2)))  # a session that is logged in stays logged in
     flushing.loop._flusher.close()
     epoch = flushing.batch(("c", 3))
     stopped = flushing.stops("OptionError", f"refuses the login of cassandra.username {role}")
@@ -399,7 +399,7 @@ def test_rotated_password_is_read_from_the_environment(
     monkeypatch.setenv("WAL_SINK_CASSANDRA_PASSWORD", "second")
     flushing.flushes(epoch)
     assert table(admin) == {"a": 1, "b": 2, "c": 3}
-    # What a flush job's tasks get is what this process knows now; an option wins over it.
+    # The tasks of a flush job get the password of this process's environment, or that of the option.
     with connect(flushing.world.target.for_tasks().options):
         monkeypatch.setenv("WAL_SINK_CASSANDRA_PASSWORD", "wrong")
     with connect(options(node, username=role, password="second")):
@@ -418,7 +418,7 @@ def tls(node: EmbeddedCassandra, **arguments: object) -> CassandraOptions:
 
 
 @pytest.mark.usefixtures("admin")
-def test_right_certificates_connect_by_tls(
+def test_client_with_right_certificates_connects_by_tls(
     node: EmbeddedCassandra, certificates: Certificates, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The key may be encrypted, and the environment may have its password."""

@@ -94,7 +94,7 @@ def values(requests: Iterable[Any]) -> list[bytes]:
 
 
 @pytest.mark.parametrize("version", [4, 5])
-def test_group_is_sent_by_one_push_and_ends_once(version: int) -> None:
+def test_group_of_requests_needs_one_push_and_ends_once(version: int) -> None:
     with nodes(1, version) as cluster:
         pipeline = pipeline_to(cluster)
         requests = [request() for _ in range(20)]
@@ -148,13 +148,14 @@ def test_late_answer_only_frees_its_stream() -> None:
         start(pipeline, requests)
         first, *late = cluster.wire().requests
         cluster.wire().reply(well(first))
-        ended = pipeline.await_group()  # when they are late
+        ended = pipeline.await_group()  # returns when the requests are late
         assert ended.acknowledged == 1
         assert [type(failed.error) for failed in ended.failed] == [OperationTimedOut] * 2
         streams = {frame.stream for frame in late}
         assert cluster.in_use() == (2, streams, streams)
         cluster.wire().answer = well
-        for _ in range(400):  # more than there are free streams: none of those is among them
+        # There are more requests than free streams, so each free stream is used.
+        for _ in range(400):
             again = sent(pipeline, [request()])
             assert again.acknowledged == 1
             assert cluster.wire().requests[-1].stream not in streams
@@ -188,8 +189,8 @@ def test_lost_connection_ends_unanswered_requests(number: int) -> None:
         assert not has_ended(pipeline)
 
 
-def test_push_into_a_closing_connection_ends_once() -> None:
-    """The driver raises an error, after it has called the callbacks. The group still ends once."""
+def test_group_sent_into_a_closing_connection_ends_once() -> None:
+    """The driver calls the callbacks, and then also raises an error."""
     with nodes() as cluster:
         pipeline = pipeline_to(cluster)
         wire = cluster.wire()
@@ -279,7 +280,7 @@ def test_failed_request_keeps_its_rows_and_node(version: int) -> None:
 # --- which node --------------------------------------------------------------------------------
 
 
-def test_requests_go_to_replica_or_nodes_in_turn() -> None:
+def test_requests_without_a_replica_go_to_nodes_in_turn() -> None:
     with nodes(3) as cluster:
         pipeline = pipeline_to(cluster)
         for number, host in enumerate(cluster.hosts):
@@ -381,10 +382,10 @@ FORGOTTEN = UNPREPARED, struct.pack(">H", 16) + bytes(16)
     ],
     ids=["overloaded", "unprepared", "unprepared, to send once"],
 )
-def test_failed_request_is_sent_again_by_the_driver(
+def test_request_that_had_no_effect_is_sent_again(
     failure: Any, statements: OwnStatements, *, retries: bool
 ) -> None:
-    """An overload needs a pause. A node that has forgotten a statement has carried out nothing."""
+    """The node was overloaded, or had forgotten the statement. Only an overload needs a pause."""
     node = FailsOnce(*failure)
     with nodes(answers=node) as cluster:
         sender, metrics = sender_to(cluster)
@@ -430,7 +431,7 @@ def test_unanswered_requests_are_sent_again() -> None:
         sender.drain()
         taken = [value_of(frame) for frame in cluster.wire().requests]
         assert set(taken) == set(values(made))
-        assert len(taken) > 100  # the silent ones came twice
+        assert len(taken) > 100  # the node got unanswered requests twice
         in_flight, _, late = cluster.in_use()
         assert in_flight == len(late) == len(taken) - 100
 

@@ -62,7 +62,7 @@ def test_names_that_differ_only_in_case_are_two_columns() -> None:
     assert [column.type for column in match_columns(schema, table)] == ["int", "text"]
 
 
-def test_name_in_another_case_gets_no_alter_table() -> None:
+def test_error_proposes_rename_for_column_of_another_case() -> None:
     schema = pa.schema([("ID", pa.int32()), ("day", pa.date32())])
     text = refusal(schema, live(*COLUMNS))
     assert (
@@ -170,7 +170,7 @@ LEDGER = tuple(
 )
 
 
-def test_ledger_table_may_have_a_later_column() -> None:
+def test_ledger_table_with_an_additional_column_is_accepted() -> None:
     refuse_other_ledger(live(*LEDGER))
     refuse_other_ledger(live(*LEDGER, ColumnMetadata("later", "text", "regular")))
 
@@ -274,7 +274,7 @@ def test_static_columns_alone_need_no_clustering_columns() -> None:
         ([KEY[0], ("shop", pa.string())], "", ""),
     ],
 )
-def test_row_without_values_is_refused_by_update_mode(
+def test_dataframe_that_update_mode_cannot_write_is_refused(
     fields: list[tuple[str, pa.DataType]], operation: str, words: str
 ) -> None:
     columns = match_columns(pa.schema(fields), live(*COLUMNS), update=True)

@@ -180,8 +180,8 @@ def test_row_accepted_at_the_second_try_is_written(size: int) -> None:
     assert {*node.taken} == {*numbers(batch)}
 
 
-def test_refused_rows_are_repeated_after_one_is_accepted() -> None:
-    """No row is accepted at first. After the last one is, the rows before it are sent once more."""
+def test_refused_rows_are_sent_again_after_an_accepted_row() -> None:
+    """The node accepts the last row at the second try, and then all other rows."""
     batch = request(rows=3)
     *others, last = numbers(batch)
 
@@ -256,7 +256,7 @@ def test_table_that_refuses_all_rows_blames_no_row(size: int) -> None:
 
 
 def test_rows_to_send_once_are_accepted_once() -> None:
-    """A refused row has no effect. A row that was accepted would be doubled."""
+    """A refused row may be sent again. An accepted row would be doubled."""
     good, bad = request(rows=3, statements=SENT_ONCE), request(rows=5, statements=SENT_ONCE)
     number = numbers(bad)[4]
     node = always(number)

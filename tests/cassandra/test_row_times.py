@@ -36,7 +36,7 @@ _CONTROLS = {
     "us": pa.int64(),
     "op": pa.string(),
 }
-"""The types of columns that rows may have beside those of `SCHEMA`."""
+"""The types of columns that rows may have in addition to the columns of `SCHEMA`."""
 
 
 @pytest.fixture

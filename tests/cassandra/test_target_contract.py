@@ -100,8 +100,8 @@ class TestCassandraDeletes(CellDeletesContract):
 class TestCassandraUpdates:
     """The write mode `update`."""
 
-    def test_updated_row_exists_only_with_values(self, cassandra: Node, keyspace: str) -> None:
-        """Rows are written again and late."""
+    def test_update_without_values_creates_no_row(self, cassandra: Node, keyspace: str) -> None:
+        """The result is the same if rows are written again, or late."""
         table = new_table(cassandra, keyspace)
         options = {"cassandra.writeMode": "update"}
         target = target_of(cassandra, keyspace, table=table, **options)

@@ -40,7 +40,7 @@ def shared(cassandra: Node) -> Iterator[str]:
     yield name
     cassandra.session().execute(
         f"DROP KEYSPACE {name}", timeout=None
-    )  # takes long with many tables
+    )  # slow if the keyspace has many tables
 
 
 def options(node: Node, keyspace: str, **options: str) -> CassandraOptions:

@@ -137,8 +137,8 @@ def test_failed_ledger_creation_is_reported_with_its_ddl(
 
 
 @pytest.mark.parametrize("call", ["plan", "dry_plan", "connect"])
-def test_connection_error_has_a_remedy(tmp_path: Path, call: str) -> None:
-    """The file is not a database: the error is an `OptionError`, not an error of the driver."""
+def test_file_that_is_not_a_database_is_refused(tmp_path: Path, call: str) -> None:
+    """The error is an `OptionError` with a remedy, not an error of the driver."""
     path = tmp_path / "shop.db"
     path.write_bytes(b"no database" * 1_000)
 

@@ -172,7 +172,7 @@ class TwoCommitsSession(SqlSession):
         return super().finish(current, new)
 
 
-@wrong(SQL, "test_session_closes_twice_with_rows_pending", Sqlite)
+@wrong(SQL, "test_session_may_close_twice_with_rows_pending", Sqlite)
 class CommittingReadSession(SqlSession):
     """Commits the open transaction before it reads the ledger row, and when it is closed."""
 
@@ -186,7 +186,7 @@ class CommittingReadSession(SqlSession):
         super().close()
 
 
-@wrong(SQL, "test_rows_are_visible_after_finish_only test_flusher_that_dies_anywhere_loses_nothing")
+@wrong(SQL, "test_rows_are_visible_only_after_finish test_flusher_that_dies_anywhere_loses_nothing")
 class CommittingInsert(Sqlite):
     """Commits in `insert`, as a bulk load of some databases does."""
 

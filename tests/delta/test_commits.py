@@ -76,7 +76,7 @@ def test_commit_succeeds_beside_another_writer(
     assert row_of(query.session).epoch == 0
 
 
-def test_commit_of_files_from_before_a_change_fails(
+def test_commit_of_files_staged_before_a_change_fails(
     query: Query, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The next try compares plan and table again."""

@@ -40,7 +40,7 @@ COLUMNS: dict[str, tuple[pa.DataType, Any, Any]] = {
         [],
     ),
 }
-"""By column its type and two values. `test_readers.py` has the other types without parts."""
+"""The type of each column, and two values. `test_readers.py` has the other types without parts."""
 
 
 def one(type_: pa.DataType, name: str = "c") -> pa.Schema:

@@ -107,7 +107,7 @@ def test_merge_is_repeated_after_another_commit(
     assert row_of(query.session).epoch == 2
 
 
-def test_rows_published_for_an_append_are_added(tmp_path: Path) -> None:
+def test_rows_published_before_a_change_to_upserts_are_added(tmp_path: Path) -> None:
     DeltaTable.create(str(tmp_path / "t"), SCHEMA)
     earlier, after = Query(tmp_path / "t"), Upserting(tmp_path / "t")
     plan, current = earlier.plan(), row_of(after.session)
@@ -249,7 +249,7 @@ def test_upsert_keeps_the_row_with_the_later_time(tmp_path: Path) -> None:
     assert row_of(query.session).epoch == epoch + 3, "also if no row has the later time"
 
 
-def test_row_without_a_time_is_refused(tmp_path: Path) -> None:
+def test_row_without_an_event_time_is_refused(tmp_path: Path) -> None:
     DeltaTable.create(str(tmp_path / "t"), TIMED)
     query = Upserting(tmp_path / "t", **AT)
     with pytest.raises(

@@ -155,10 +155,10 @@ def test_files_named_by_a_catalog_survive_a_power_loss(
     assert values(options) == [1]
 
 
-def test_old_metadata_deleted_after_a_commit_is_ignored(
+def test_commit_succeeds_if_later_commits_delete_its_metadata(
     options: dict[str, str], running: Query, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Later commits of other writers delete it before the session makes it durable."""
+    """Other writers' commits delete the metadata file before the session makes the file durable."""
     with load(options).transaction() as change:
         change.set_properties(
             {

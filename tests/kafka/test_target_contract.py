@@ -51,7 +51,7 @@ class TestKafka(TransactionalContract, RestartContract):
 
     @pytest.mark.test_all
     def test_restart_of_the_server_keeps_whole_windows(self, target: Target, plan: Plan) -> None:
-        """Slow, and similar to `test_broker_killed_in_mid_transaction_loses_nothing`."""
+        """`test_broker_killed_in_mid_transaction_loses_nothing` is similar, and this test is slow."""
         super().test_restart_of_the_server_keeps_whole_windows(target, plan)
 
     def unwritable(self, target: Target, plan: Plan) -> tuple[Plan, RowSlice]:

@@ -69,7 +69,7 @@ def after_write(
     return epochs
 
 
-def test_terminated_backend_is_replaced(
+def test_flusher_reconnects_after_its_backend_is_terminated(
     world: PostgresqlWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def terminate(session: SqlSession) -> None:

@@ -42,7 +42,7 @@ def options(**options: str) -> PostgresqlOptions:
         ("postgresql://u:s#t@h/d", "postgresql://u@h/d", "s#t"),
     ],
 )
-def test_password_leaves_the_uri(uri: str, shown: str, password: str) -> None:
+def test_password_is_taken_out_of_the_uri(uri: str, shown: str, password: str) -> None:
     parameters = options(postgresql_uri=uri)
     assert (parameters.uri, parameters.password) == (shown, password)
 
@@ -109,7 +109,7 @@ def test_quoted_names_keep_their_case(
 
 
 @pytest.mark.parametrize("table", ["a.b.c", "a,b", "x" * 64, ".t", "s.", '"T"', "s.`T`"])
-def test_text_that_is_not_a_name_is_refused(table: str) -> None:
+def test_table_option_that_is_not_a_name_is_refused(table: str) -> None:
     with pytest.raises(OptionError, match="table"):
         options(table=table)
 

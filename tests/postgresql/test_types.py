@@ -339,7 +339,7 @@ def test_types_that_would_lose_data_do_not_fit(words: str, source: pa.DataType) 
     assert not fits(words, source)
 
 
-def test_type_of_a_new_column_fits() -> None:
+def test_proposed_type_of_a_new_column_fits() -> None:
     for _, values, _ in CASES:
         assert fits(str(new_type(NEW, values.type, key=False)), values.type), values.type
 

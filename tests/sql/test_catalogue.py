@@ -87,7 +87,7 @@ def test_column_of_another_character_set_is_refused(maria: Maria) -> None:
     assert maria.server.execute(query, ["'x'"], maria.database) == [("name", "NO")]
 
 
-def test_remedy_for_a_type_keeps_not_null(maria: Maria) -> None:
+def test_remedy_that_changes_a_type_keeps_not_null(maria: Maria) -> None:
     maria.execute("CREATE TABLE t (id BIGINT, name ENUM('a') NOT NULL)")
     with pytest.raises(SchemaMismatch, match="table's type is enum") as caught:
         agreed(maria.target())

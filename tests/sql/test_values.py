@@ -136,7 +136,7 @@ VALUES: dict[str, tuple[str, pa.DataType, list[Any]]] = {
         [datetime.datetime(2038, 1, 19, tzinfo=UTC)],
     ),
 }
-"""By the name of a column: its type, the type of the DataFrame, and values that a statement could change."""
+"""For each column its type, the type of the DataFrame, and values that a statement could change."""
 
 
 @pytest.mark.parametrize("mode", ["append", "upsert"])

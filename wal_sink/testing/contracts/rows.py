@@ -155,7 +155,7 @@ class RowsContract(LedgerContract):
             deliver(other, plan, rows)
         assert self.rows(target) == {("a", 1): (10, "x"), ("b", 2): (None, "y")}
 
-    def test_session_closes_twice_with_rows_pending(
+    def test_session_may_close_twice_with_rows_pending(
         self, target: Target, plan: Plan, session: Session, query_id: str
     ) -> None:
         """A flusher closes its session twice before `finish`. The next session writes the window."""

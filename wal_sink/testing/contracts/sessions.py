@@ -105,7 +105,7 @@ class CountedContract(KillsContract):
         records = [record[:4] for record in self.records(target)]
         assert sorted(map(str, records)) == sorted(map(str, expected))
 
-    def test_rows_are_visible_after_finish_only(
+    def test_rows_are_visible_only_after_finish(
         self, target: Target, plan: Plan, session: Session
     ) -> None:
         current = row_of(session)
