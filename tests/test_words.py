@@ -85,7 +85,7 @@ def sources() -> Iterator[Path]:
 
 
 def complaints(path: Path) -> Iterator[str]:
-    """Yield what is to be said otherwise in a file, with the number of its line."""
+    """Yield each wrong word or name of a file, with its line and the words to use."""
     text = (ROOT / path).read_text(encoding="utf-8")
     glossary = "<!-- glossary -->"
     parts = text.split(glossary)

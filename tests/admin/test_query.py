@@ -39,7 +39,7 @@ def lower(options: dict[str, str]) -> dict[str, str]:
 def refused(
     logged: dict[str, str], options: dict[str, str], environment: dict[str, str]
 ) -> OptionError | None:
-    """Return the refusal; None if the options may be used."""
+    """Return the error of refused options; None if the options may be used."""
     try:
         refuse_unconfirmed(CassandraOptions, lower(logged), lower(options), environment)
     except OptionError as error:

@@ -6,6 +6,6 @@ from sqlite_target import SqliteTarget
 
 
 class Apart(SqliteTarget):
-    """A SQLite table that claims to be such a target."""
+    """A SQLite table that claims that its rows and ledger row may be restored to different moments."""
 
     restores_together = False

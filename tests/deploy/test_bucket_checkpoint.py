@@ -97,7 +97,7 @@ class Query:
         return driver
 
     def found(self) -> int:
-        """Return how many rows the table has; each has to be there, none twice."""
+        """Return the number of rows in the table, in which each row must be once."""
         rows = DeltaTable(self.table).to_pyarrow_table()
         assert sorted(rows["id"].to_pylist()) == list(range(EXPECTED))
         return int(rows.num_rows)

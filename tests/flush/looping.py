@@ -129,7 +129,7 @@ def make_loop_over() -> Iterator[Callable[..., PlayedLoop]]:
 
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let nothing happen by time alone."""
+    """Let the loop never poll, so that it acts only when it is woken or tries again."""
     monkeypatch.setattr("wal_sink.flush.loop.POLL_S", NEVER)
     times(monkeypatch, first=0.002, most=0.01)
 

@@ -132,7 +132,7 @@ _SETTLED = (
 def open_operations(world: World) -> Callable[[str], bool]:
     """Return a filter that leaves out the operations which no other process can influence.
 
-    They read objects that never change and that are not deleted while they are needed.
+    Such an operation reads an object that never changes, and that is not deleted while it is needed.
     """
 
     def counts(name: str) -> bool:

@@ -171,7 +171,7 @@ class Read(Victim):
         node.execute(f"ALTER TABLE {keyspace}.{name} ADD epoch bigint")
 
     def look(self, number: int) -> None:
-        """A slow flusher may have epochs 0 and 1 in one window. A reader then sees neither."""
+        """A slow flusher may have epochs 0 and 1 in one window. A reader then sees no row of either epoch."""
         super().look(number)
         whole = self.whole_epochs()
         assert whole in ([], list(range(ROWS_PER_FILE)))

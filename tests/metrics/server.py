@@ -37,7 +37,7 @@ def promtool() -> str:
 def faster(rules: str) -> str:
     """Return rules with every duration and every threshold of seconds divided by `FASTER`.
 
-    Thresholds below 10 are not seconds, and stay.
+    A threshold below 10 is not in seconds, and stays the same.
     """
 
     def milliseconds(match: re.Match[str]) -> str:

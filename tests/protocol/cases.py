@@ -7,5 +7,5 @@ CASES: dict[str, str] = {}
 
 
 def covered(what: str, how_much: str) -> None:
-    """Record how many cases a test has explored."""
+    """Record the number of cases that a test has explored, which pytest prints at its end."""
     CASES[what] = how_much

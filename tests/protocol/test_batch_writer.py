@@ -36,7 +36,7 @@ def append(
     attempt: int = 0,
     call: str = CALL,
 ) -> Appended:
-    """Run one task of a call."""
+    """Run one task of a call of the writer; return its report."""
     return batch.append([run.query.frame(rows)], Task(run.execution, partition, attempt, call))
 
 

@@ -83,7 +83,7 @@ def test_restored_target_is_completed_despite_every_fault(when: str) -> None:
 
 @pytest.mark.rule("restored")
 def test_target_restored_beside_an_idle_flusher_is_completed() -> None:
-    """The flusher notices the restore before it trims the missing epochs, though Spark completes none."""
+    """The flusher sees the restore before it trims the missing epochs, without a new epoch of Spark."""
     world = new_world()
     world.retention = Retention(us=600_000_000, bytes=1 << 30)
     flusher = world.flusher()

@@ -119,7 +119,7 @@ class Process:
         return answer
 
     def stall(self, *, dies: bool = False) -> None:
-        """Let other threads run until the next turn; raise `Crash` if the process was killed meanwhile.
+        """Let other threads run until the next turn. Raise `Crash` if the process was killed meanwhile.
 
         :param dies: True if the process is dead, except for this call.
         """

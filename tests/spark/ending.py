@@ -100,7 +100,7 @@ def reach(
 ) -> StreamingQuery:
     """Start the query, wait until its last epoch is checkpointed, and write the marker.
 
-    :param available_now: the query ends with its source; else it runs until it is stopped.
+    :param available_now: True lets the query end with its source. Otherwise it runs until it is stopped.
     """
     spark = SparkSession.getActiveSession()
     assert spark is not None

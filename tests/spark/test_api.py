@@ -219,7 +219,7 @@ def test_block_raises_the_error_of_a_failed_flush(
 
 
 def fail_in_the_block(shop: Shop) -> None:
-    """Leave a block by an exception, with an epoch that cannot be flushed."""
+    """Leave a `with` block of the handle by an exception, with an epoch that cannot be flushed."""
     with wal_sink.register(shop.spark, drain_timeout=1):
         shop.run(target=CLOSED_TARGET)
         raise KeyError("mine")

@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.cassandra]
 
 @pytest.fixture(scope="module", autouse=True)
 def registered(spark: SparkSession) -> Iterator[None]:
-    """Register the session once: no query gets as far as the flush."""
+    """Register the session once, since no query gets as far as the flush."""
     with wal_sink.register(spark, flush=False):
         yield
 

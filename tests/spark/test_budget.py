@@ -31,7 +31,7 @@ FAIL = {**SMALL, "wal.onFull": "fail"}
 
 
 def waits(checkpoint: str, epoch: int) -> bool:
-    """Return True if an epoch is planned and not published, and the one before is checkpointed."""
+    """Return True if an epoch is planned and not published, and the epoch before it is checkpointed."""
     opened = locate(checkpoint).open_checkpoint()
     if opened.last_commit() != epoch - 1 or opened.offsets(epoch) is None:
         return False

@@ -25,7 +25,7 @@ FILES = Source("FileStreamSource", "FileStreamSource[file:/TextSocketMicroBatchS
 
 
 def block_of(options: dict[str, str], *, flushes_here: bool = True) -> str:
-    """Return the block of a query with options."""
+    """Return the block of lines that a start with these options logs."""
     configuration = configure(GIVEN | options)
     return block("q-1", configuration, "file:///log/q-1", [], flushes_here=flushes_here)
 

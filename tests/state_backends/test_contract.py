@@ -73,7 +73,7 @@ class ReadThenReplace(MemoryBackend):
 
 
 class ListsWithDetails(LocalBackend):
-    """Lists as older releases of fsspec: a file that is deleted meanwhile hides the rest of its folder."""
+    """Lists as older releases of fsspec do, where a file deleted meanwhile hides the rest of its folder."""
 
     def list(self, prefix: str = "") -> builtins.list[str]:
         paths = []

@@ -192,7 +192,7 @@ def top(files: tuple[int, ...]) -> int:
 
 
 def log_of(world: World, place: int) -> Log:
-    """Return checkpoint and log at a place that has some."""
+    """Return checkpoint and log at a place that has both."""
     log = world.logs[place]
     assert log is not None
     return log
