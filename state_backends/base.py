@@ -118,7 +118,7 @@ class StateBackend(ABC):
     """The absolute URL: `open_backend(url)` opens the same objects."""
 
     process_local: bool
-    """True if other processes do not see the objects; a Spark query then cannot have its log here."""
+    """True if other processes do not see the objects. A Spark query cannot have its log in such a store."""
 
     billed: bool = False
     """True if each read is a request over a network; a caller should then poll less often."""

@@ -316,7 +316,7 @@ class ObjectStoreBackend(StateBackend):
         """Return the size of each object whose key begins with `below`, by key. More keys may be returned."""
 
     def _remove(self, keys: builtins.list[str]) -> None:
-        """Delete objects; ignore those that do not exist."""
+        """Delete objects; ignore missing objects."""
         for key in keys:
             with contextlib.suppress(FileNotFoundError):
                 self._fs.rm_file(key)  # rm() would take `*` in a key for a pattern

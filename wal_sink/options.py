@@ -287,7 +287,7 @@ S = TypeVar("S", bound=Options)
 def fields(struct: type[Options]) -> tuple[Declared, ...]:
     """Return the options that a struct declares, the required ones first.
 
-    The result is cached: inspecting a struct takes milliseconds, and a worker calls this function every
+    The result is cached, since inspecting a struct takes milliseconds, and a worker calls this function every
     epoch.
     """
     declared = map(_declared, msgspec.structs.fields(struct))
@@ -322,7 +322,7 @@ def named(written: str, declared: Iterable[str]) -> Named | None:
 
 
 _LEARNING = threading.Lock()
-"""Held while msgspec converts options: the first conversion to a type is not thread-safe, see
+"""Held while msgspec converts options, since the first conversion to a type is not thread-safe, see
 `model.codec.prepare_decoders`."""
 
 

@@ -88,7 +88,7 @@ def parse_offsets(text: str, where: str) -> Offsets:
 
 
 def _by_name(lines: list[str], where: str) -> list[str]:
-    """Return the lines of a `v2` file, sorted by name: Spark writes them in the order of a hash map."""
+    """Return the lines of a `v2` file, sorted by name, since Spark writes them in the order of a hash map."""
     for line in lines:
         if not re.fullmatch(r'[^\s{}":]+:.+', line):
             raise _unknown(f"{where} has no `<name>:<offset>` in its line {line!r}.")

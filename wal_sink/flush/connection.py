@@ -32,7 +32,7 @@ logger = line_logger(__name__)
 
 @dataclass(frozen=True)
 class Pipeline:
-    """One query, its log, and one of its targets. Picklable if the target is.
+    """One query, its log, and one of its targets. Picklable if the target is picklable.
 
     The pickle has the secrets of all stores.
     """
@@ -52,7 +52,7 @@ class Pipeline:
 
     @property
     def label(self) -> str:
-        """Return the name of the target if there are several; empty for a single one."""
+        """Return the name of the target if there are several; empty for a single target."""
         return self.target_name if self.several else ""
 
     @property

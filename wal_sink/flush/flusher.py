@@ -3,8 +3,8 @@
 `Flusher._pass` has the steps of the protocol in their order: state, commits, settle, ledger, read, write,
 finish, mark, trim. The rest of the module decides when a pass runs, and how an error of a pass is handled.
 
-A flusher may die at any point, and several flushers may act on one query: log, checkpoint and ledger row
-decide where a flusher continues, not its memory (`docs/protocol/README.md`).
+A flusher may die at any point, and several flushers may act on one query. So log, checkpoint and ledger row
+decide where a flusher continues, and not the flusher's memory (`docs/protocol/README.md`).
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ class _IdlePeriod(NamedTuple):
     committed: int
     """The last completed epoch. A newer completed epoch ends the period."""
     until_s: float
-    """End of the period by the monotonic clock: when something may be trimmed, or after 15 minutes, since
-    an operator may have changed the state."""
+    """End of the period by the monotonic clock. A period ends when epochs may be trimmed, but after at most
+    15 minutes, since an operator may have changed the state."""
 
 
 _IDLE_S = 900.0
@@ -248,7 +248,7 @@ class Flusher:
         self._connection.interrupted = True
 
     def close(self) -> None:
-        """Release the connection to the target; raises nothing. A later pass connects again."""
+        """Release the connection to the target. An error is logged, and a later pass connects again."""
         self._refused = self._idle_period = None
         try:
             self._connection.close()

@@ -32,7 +32,7 @@ _RETRY_FIRST_S, _RETRY_MOST_S = 0.5, 10.0
 class FlushLoop(threading.Thread):
     """Runs a flusher until `end` or `stop` is called.
 
-    An error stops the flush: the loop tries the same pass again until it succeeds, and skips nothing (rule
+    After an error the loop tries the same pass again until the pass succeeds, and skips nothing (rule
     `stop`). The pauses between tries are random and grow up to 10 s (`docs/recover.md`). A pass that succeeds
     resets the pauses, so under an overloaded target each window of a backlog begins with short pauses.
 

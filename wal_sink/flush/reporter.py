@@ -71,7 +71,8 @@ class Reporter:
         self._retry_text = ""
         self._rate: float | None = None
         self._write_lock = threading.Lock()
-        """Held while a report is written: the flush's thread and the heartbeat's thread both write."""
+        """Held while a report is written, since the flush's thread and the heartbeat's thread write
+        reports."""
         self._period_s = REPORT_BILLED_S if store is not None and store.billed else REPORT_S
         self._read_stopping = stopping
         self._stopping = ""
@@ -122,7 +123,7 @@ class Reporter:
     def succeeded(self, flushed: int | None = None) -> None:
         """Record that a pass has ended. The error of an epoch is cleared after this epoch is flushed.
 
-        A pass may end before the step that has failed: it is interrupted, or another flusher is faster.
+        A pass may end before it repeats the failed step, if it is interrupted or another flusher is faster.
 
         :param flushed: the target's mark; None if there is nothing to flush, which clears every error.
         """

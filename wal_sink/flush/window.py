@@ -98,8 +98,8 @@ class Window:
     def slices(self, ranges: Iterable[SegmentRange]) -> Iterator[RowSlice]:
         """Yield rows with their timestamps, as the target's session accepts them.
 
-        For a single target the tasks of the query have cast the rows. If there are several targets, their
-        rows are cast here. Memory: one batch of a segment.
+        For a single target the tasks of the query have cast the rows. If there are several targets, this
+        method casts the rows. Memory: one batch of a segment.
 
         :raises MissingSegment: a segment is gone.
         :raises CorruptLog: a segment is not what its task wrote.

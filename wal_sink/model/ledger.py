@@ -24,8 +24,9 @@ class LedgerRow(NamedTuple):
     digest: str
     """SHA-256 of the manifest of `epoch`, hexadecimal; empty if the target has no epoch."""
     sending: int = 0
-    """How many sendings of the next epoch's rows flushers have claimed, see `claim_sending`. Always 0 if the
-    rows may be sent twice with one write timestamp. Only lists that are not frozen forbid that."""
+    """How many sendings of the next epoch's rows flushers have claimed, see `claim_sending`. Always 0 unless
+    the table has lists that are not frozen, since only such rows must not be sent twice with one write
+    timestamp."""
 
     @property
     def cells(self) -> tuple[str, str, int, str]:

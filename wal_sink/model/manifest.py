@@ -30,7 +30,7 @@ class SegmentRef(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     digest: str
     """SHA-256 of the file, hexadecimal."""
     data: builtins.bytes | None = None
-    """Content of a small segment that is inlined in its manifest: no file exists at `path`. None for a
+    """Content of a small segment that is inlined in its manifest, so no file exists at `path`. None for a
     segment with a file. The JSON of the manifest has empty data, and the bytes follow after the JSON."""
 
     @property

@@ -102,7 +102,10 @@ class Plan(Record, frozen=True, kw_only=True):
 
 
 class Agreed(Record, frozen=True, kw_only=True):
-    """The plans in force, by which tasks check rows: `plans/agreed.json`. A run replaces it at its start."""
+    """The plans in force, by which tasks check rows: `plans/agreed.json`.
+
+    Each start of a run replaces the file.
+    """
 
     key: str
     """Key of the schema and the options of these plans, see `plans_key`."""

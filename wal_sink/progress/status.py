@@ -98,8 +98,8 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     pending_rows: int = 0
     pending_bytes: int = 0
     budget_bytes: int | None = None
-    """`wal.maxBytes` of the newest run: from this number of pending bytes on, the next epoch waits or the
-    query fails."""
+    """`wal.maxBytes` of the newest run. If this many bytes are pending, the next epoch waits or the query
+    fails."""
     oldest_pending_seconds: float = 0.0
     """Age of the oldest pending epoch since it was published; 0 if nothing is pending."""
     rows_per_second: float | None = None
@@ -120,8 +120,8 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     """True if the flusher has reported within 30 s, has not ended, and still has its process if it runs on
     this host."""
     heartbeat_seconds: float | None = None
-    """Seconds since the flusher's report, by the clock of its host; negative if that clock is ahead of
-    this one."""
+    """Seconds since the flusher's report, by the clock of its host; negative if that clock is ahead of this
+    host's clock."""
     doing: str | None = None
     """What the flusher does, or did last."""
     last_error: str | None = None

@@ -52,8 +52,8 @@ def wait_until_flushed(
 ) -> Flushed:
     """Wait until every epoch that is checkpointed now is in the target, or in each of several targets.
 
-    The function reads the checkpoint and the marks. Spark's events are not enough: the last event comes after
-    `awaitTermination` returns, or never.
+    The function reads the checkpoint and the marks. Spark's events are not enough, since the last event comes
+    after `awaitTermination` returns, or never.
 
     :param timeout: seconds; None to wait as long as a flusher is alive.
     :param target: name of the target to wait for; empty for all targets.

@@ -1,7 +1,7 @@
 """Decides what a flusher does next for a target, and how long flushed epochs stay. Pure functions.
 
-The next step follows rules `order` and `restored`. By rule `trim`, flushed epochs stay for a while: if a
-target goes back, the log sends them again.
+The next step follows rules `order` and `restored`. By rule `trim`, flushed epochs stay in the log for a
+while. If a target goes back, they are flushed again.
 """
 
 from __future__ import annotations
@@ -86,8 +86,8 @@ def decide(
     Spark has completed the epoch again.
 
     A target that `open_run` added may have an old ledger row. That row is lifted to the epoch before the
-    target's first epoch. A row before the first epoch of the log is an error: the target may lack epochs of
-    an earlier log that was lost.
+    target's first epoch. A row before the first epoch of the log is an error, since the target may lack
+    epochs of an earlier log that was lost.
 
     :param committed: the last epoch of `commits/`.
     :param row: the ledger row, read after the state or kept (`may_keep`); None if the target has no row.
@@ -268,7 +268,7 @@ def earlier_marks(
 
 
 def trimmable(state: State, retention: Retention, now_us: int) -> int:
-    """Return the last epoch that every live target has had for the retention; at least `State.trimmed`."""
+    """Return the last epoch that every live target has had for the retention; `trimmed` or later."""
     epochs = []
     for target in state.live:
         marks, size = _marks(target.mark), target.mark.sums.bytes

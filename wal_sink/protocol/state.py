@@ -7,8 +7,9 @@ twelve rules. `tests/protocol/state_model/` explores every order of steps over t
 
 After a lost compare-and-set, `create`, `open_run`, `publish` and the operators' transitions are tried again
 from the newer state. `settle`, `mark`, `went_back` and `trim` are tried once, from the state that the flusher
-read: the flusher then starts its pass again. An error counts only if the state has not changed since it was
-read. Otherwise the flusher may have combined an old state with newer data, so it starts its pass again, too.
+read. After a lost compare-and-set, the flusher starts its pass again. An error counts only if the state has
+not changed since it was read. Otherwise the flusher may have combined an old state with newer data, so it
+starts its pass again, too.
 """
 
 from __future__ import annotations
@@ -165,7 +166,7 @@ def predecessor_for(
 
     :raises Fenced: the run may not publish, or the epoch is completed.
     :raises Diverged: the checkpoint was set back by more than its newest epoch, or to other source offsets.
-    :raises MissingManifest: an epoch before this one was completed and not published.
+    :raises MissingManifest: an epoch before `epoch` was completed and not published.
     """
     if state.run is None or state.run.run_id != run_id:
         raise fenced(state, epoch)
@@ -382,7 +383,7 @@ def give_up_epoch(state: State, name: str, epoch: int, actor: Actor) -> State | 
     The flusher moves the ledger row over the epoch, with the digest that the chain has. The files of the
     epoch stay in the log.
 
-    :raises OptionError: the epoch is not the next one of the target, or is not settled.
+    :raises OptionError: the epoch is not the next epoch of the target, or is not settled.
     """
     target = live_target(state, name)
     item = GivenUp(epoch=epoch, target=name)
@@ -406,7 +407,7 @@ def give_up_missing(
     repartition. The caller has created a manifest without segments for the epoch, so that the chain has no
     gap.
 
-    :raises OptionError: the epoch is not the one after `last`, or Spark has not completed it.
+    :raises OptionError: the epoch is not `last` + 1, or Spark has not completed it.
     """
     epoch = manifest.epoch
     if manifest == state.last:
@@ -429,7 +430,7 @@ def give_up_missing(
 
 
 def give_up_target(state: State, name: str, actor: Actor) -> State | None:
-    """Give up a target: no mark, budget or run waits for it. Return None if it is given up already.
+    """Give up a target, so that no budget, trim or run waits for it. Return None if it is given up already.
 
     Start the query once without the target, and then with it, to write to the target again. The target then
     gets the epochs that are published from that time on.
@@ -468,7 +469,7 @@ def adopted_row(state: State, row: LedgerRow) -> LedgerRow:
 
     The row keeps epoch and digest. If this log has another digest for the epoch, the flush stops with an
     error. A row right before the first epoch of the log gets an empty digest, since the log has no manifest
-    there.
+    of that epoch.
     """
     digest = "" if row.epoch == state.first - 1 else row.digest
     return row._replace(query_id=state.query_id, log_id=state.log_id, digest=digest)

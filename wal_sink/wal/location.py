@@ -4,7 +4,7 @@ A query is located by its options or by its checkpoint. `logs_below` finds every
 
 The state of a log names its checkpoint. So a copied checkpoint cannot use the log of the original. The
 checkpoint names its log in `wal_sink/location.json`. So a query whose `wal.location` was changed cannot start
-a second log: the epochs that are pending in the first log would never be flushed.
+a second log. Otherwise the epochs that are pending in the first log would never be flushed.
 
 Errors of the stores become errors of wal_sink.
 """
@@ -104,7 +104,8 @@ def find_by_checkpoint(
     """Find a query by its checkpoint; return the query id, and the location of checkpoint and log.
 
     If `wal` is given, the log is below `wal`. Otherwise the log is at the URL that the checkpoint names. If
-    no log is at that URL, the log is in the folder of the checkpoint: both may have been moved together.
+    no log is at that URL, the log is in the folder of the checkpoint, since both may have been moved
+    together.
 
     :param argument: name of the caller's argument for `wal`, for errors.
     :param wal_options, checkpoint_options: as for `locate`; folders ignore options. Without `wal`,
@@ -325,7 +326,8 @@ def logs_below(root: StateBackend) -> Iterator[LogPlace]:
     """Yield the place of each log below a folder or a bucket's prefix, level by level.
 
     The folder of a log has the query id as its name, and contains `state/`. Spark's own folders of a
-    checkpoint are skipped: they may contain millions of files. Objects are listed in a log's folder only.
+    checkpoint are skipped, since they may contain millions of files. Objects are listed in a log's folder
+    only.
 
     :raises OSError: the store does not answer, or refuses.
     """

@@ -1,7 +1,7 @@
 """Reads manifests along the chain of digests that begins with the state's `last` (rule `order`).
 
-Each manifest names path and digest of the manifest before it. A manifest is compared with this digest even if
-it is the only one of its epoch: it may be an attempt of a superseded run.
+Each manifest names path and digest of the manifest before it. Even the only manifest of an epoch is compared
+with this digest, since it may be an attempt of a superseded run.
 """
 
 from __future__ import annotations

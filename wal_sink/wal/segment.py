@@ -91,7 +91,7 @@ class _SegmentOutput:
     """Digests what pyarrow writes. Holds up to `most` bytes in memory; writes a larger segment to a file.
 
     The output must not refer to its `SegmentWriter`. The garbage collector does not see that pyarrow's writer
-    holds the output, so such a cycle would stay in memory as long as the Python worker runs.
+    holds the output, so such a cycle of references would stay in memory as long as the Python worker runs.
     """
 
     closed = False

@@ -176,7 +176,7 @@ def garbage(store: LogStore, state: State) -> list[str]:
 
 
 def delete_garbage(store: LogStore, state: State) -> int:
-    """Delete the manifests and segments that are garbage (rule `trim`); return how many.
+    """Delete the manifests and segments that are garbage (rule `trim`); return their number.
 
     The state already records that they may be deleted, so a process that pauses here does no harm. A crash
     leaves the rest to the next call. Refused rows, plans, and the files of given-up epochs stay.
@@ -188,5 +188,5 @@ def delete_garbage(store: LogStore, state: State) -> int:
 
 
 def delete_unfinished(store: LogStore) -> int:
-    """Delete files that killed writers left unfinished; return how many."""
+    """Delete files that killed writers left unfinished; return their number."""
     return store.sweep_unfinished(UNFINISHED_S)
