@@ -64,7 +64,7 @@ class Configuration(NamedTuple):
     destinations: tuple[Destination, ...]
     location: Location
     path: str = ""
-    """The argument of `start(path)`, or the table of `toTable`. No row goes there."""
+    """The argument of `start(path)`, or the table of `toTable`. No row goes there, and a warning says so."""
 
     @property
     def several(self) -> bool:
@@ -239,7 +239,8 @@ def options_by_target(raw: Mapping[str, str]) -> list[TargetOptions]:
 def _several(raw: Mapping[str, str]) -> tuple[Destination, ...]:
     """Make the targets that option `targets` names.
 
-    :raises OptionError: an option is missing, unknown, or does not fit; or two targets are one table.
+    :raises OptionError: an option is missing, unknown, or does not fit; or two targets write to the same
+        table.
     """
     listed = target_names(raw)
     own = {name: options_of(name, raw) for name in listed}

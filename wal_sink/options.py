@@ -55,7 +55,7 @@ class Declared(NamedTuple):
         return "" if self.required else str(self.default)
 
     @property
-    def takes(self) -> list[str]:
+    def accepted_values(self) -> list[str]:
         """The values that the option accepts, in words, the default first."""
         words: list[str] = []
         for type_ in self.types:
@@ -428,7 +428,7 @@ def _entry(option: Declared) -> Entry:
         text, default = text[: match.start()], match["default"]
     return Entry(
         name=option.name,
-        takes=", ".join(option.takes),
+        takes=", ".join(option.accepted_values),
         default=default,
         text=f"{text}." if _VALUE_FIRST.match(text) else f"{text[:1].upper()}{text[1:]}.",
         environment=str(option.extra.get("environment", "")),
@@ -518,7 +518,7 @@ def _unfit(name: str, value: object, struct: type[Options]) -> OptionError:
     if option is None:
         return OptionError(f"Option {name} has a value that does not fit.", "Correct the value.")
     problem = "have this value" if "secret" in option.extra else f"be {value!r:.200}"
-    takes = EXAMPLES[option.unit] if option.unit else " or ".join(option.takes)
+    takes = EXAMPLES[option.unit] if option.unit else " or ".join(option.accepted_values)
     return OptionError(
         f"Option {name} cannot {problem}.", f"{name} takes {takes}: {option.text or name}."
     )

@@ -228,7 +228,7 @@ class Checkpoint:
         that Spark has purged are ignored. For an object store nothing is done, since it keeps every
         acknowledged write.
 
-        :raises OSError: a file could not be synced, so the caller must not act on its content.
+        :raises OSError: a file could not be synced, so the caller must not act on the file's content.
         """
         root = local_folder(self.url)
         if root is None:

@@ -90,7 +90,7 @@ def plan_of(store: LogStore, target: str, key: str, epoch: int) -> Plan:
 
 
 _FINISH_TRIES = 5
-"""How often `finish` is tried if answers are lost, and all rows are in the target already."""
+"""Most calls of `finish` after lost answers. The target has all rows of the window by then."""
 
 
 class TargetConnection:
@@ -180,7 +180,7 @@ class TargetConnection:
 
         If False is returned, this call has not finished the window. Another flusher may have been faster.
 
-        :raises RowsRefused: the server refuses rows, and no row counts.
+        :raises RowsRefused: the server refuses rows, and no row of the window counts.
         """
         for _ in range(_FINISH_TRIES):
             self._row_is_known = False

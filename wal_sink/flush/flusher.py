@@ -81,8 +81,8 @@ class Flusher:
 
     Making a flusher loads the target's driver. The flusher connects when it needs the target.
 
-    :param reporter: reports what the flusher does before it does it, and counts what it has flushed; None for
-        none.
+    :param reporter: reports each step before the step, and counts the epochs that were flushed; None for no
+        reports.
     :param clock_us: returns the time in microseconds since 1970.
     :param monotonic_s: returns seconds of a clock that is never set back.
     :param write_rows: writes the rows of a window.
@@ -111,8 +111,8 @@ class Flusher:
         self.mark = -1
         """The target's mark when it was last read or written."""
         self._unanswered: LedgerRow | None = None
-        """The new ledger row of a `finish` without an answer. If a later pass reads this row, its epochs are
-        counted."""
+        """The new ledger row of a `finish` without an answer. If a later pass reads this row, the pass counts
+        the epochs of the window."""
         self._idle_period: _IdlePeriod | None = None
         self._rechecks = False
         self._state: State | None = None
@@ -120,10 +120,10 @@ class Flusher:
         self._taken = range(0)
         """Epochs that the pass has decided to flush."""
         self._one_by_one_until = -1
-        """Epochs up to this one are flushed one at a time, so that an error stops the flush right before
-        its epoch."""
+        """Every epoch up to this number is flushed in a window of its own, so that the flush stops right
+        before the epoch of an error."""
         self._deleted = -1
-        """Objects of epochs up to this one were deleted by this flusher."""
+        """This flusher has deleted the objects of every epoch up to this number."""
         pipeline.target.load()
 
     def run_once(self) -> Pass:
@@ -226,7 +226,10 @@ class Flusher:
         return False
 
     def _stays_idle(self) -> bool:
-        """Return True if the last pass left nothing to do, and Spark has completed no epoch since."""
+        """Return True if the idle period continues.
+
+        A newly completed epoch ends the period, and so do `recheck` and the end of its time.
+        """
         period, rechecks = self._idle_period, self._rechecks
         self._idle_period, self._rechecks = None, False
         if period is not None and not rechecks:
@@ -240,11 +243,11 @@ class Flusher:
         return False
 
     def recheck(self) -> None:
-        """Let the next pass read state and ledger row, also in an idle period. Called from another thread."""
+        """End the idle period, so that the next pass reads state and ledger row. Thread-safe."""
         self._rechecks = True
 
     def interrupt(self) -> None:
-        """Stop before the next slice. Called from another thread."""
+        """Stop the flush before the next slice. Called from another thread."""
         self._connection.interrupted = True
 
     def close(self) -> None:
@@ -372,7 +375,7 @@ class Flusher:
     def _count(self, chain: Chain, first: int, last: int, seconds: float | None = None) -> None:
         """Count the epochs of a window that this flusher has finished.
 
-        :param seconds: duration of the window; None if an earlier pass wrote it.
+        :param seconds: duration of the window; None if an earlier pass wrote the rows.
         """
         self.reporter.flushed([chain[epoch] for epoch in range(first, last + 1)], seconds)
 

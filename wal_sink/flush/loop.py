@@ -1,7 +1,7 @@
 """Runs a flusher in a daemon thread of its own: one thread for each target of a query.
 
 Events wake the thread. After an error the pass is tried again (rule `stop`). A query that another process
-flushes has no loop here. `wal-sink flush` runs a loop until everything is flushed, or forever.
+flushes has no loop in this process. `wal-sink flush` runs a loop until everything is flushed, or forever.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ class FlushLoop(threading.Thread):
             self._wait()
 
     def _wait(self) -> None:
-        """Wait until there may be something to do."""
+        """Wait for an event, for a new file in `commits/`, or for the time of the next poll."""
         until_s = time.monotonic() + self._poll_s
         step_s = READ_S if self._commit_watcher.can_watch else self._poll_s
         while (left_s := until_s - time.monotonic()) > 0:
@@ -132,7 +132,7 @@ class FlushLoop(threading.Thread):
                 return
 
     def _flush_until_idle(self) -> bool:
-        """Flush while there is something to flush; return True after the last pass."""
+        """Flush while there is something to flush. Return True after a pass for which `is_last` is True."""
         while (done := self._tries(self._pass)) is not None:
             self._reporter.succeeded(None if done.idle else self._flusher.mark)
             self._tried.set()

@@ -1,4 +1,4 @@
-"""Reports what a flusher does and what stops it: to the query's log, the process's log, and metrics."""
+"""Reports the steps and errors of a flusher by a file in the query's log, by log lines, and by metrics."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ HUNG_S = 900.0
 may take minutes for one slice."""
 
 _CHECK_S = 1.0
-"""How often the heartbeat's thread checks whether a report is due."""
+"""Seconds between two checks by the heartbeat's thread whether a report is due."""
 
 
 class Reporter:

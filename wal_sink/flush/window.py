@@ -43,7 +43,7 @@ class Window:
     finishes: LedgerRow
     """The ledger row that finishes the window."""
     sending: int = 0
-    """Number of the sending, from 1, if the rows must not be sent twice with one timestamp; otherwise 0."""
+    """Number of this sending, from 1, if the rows must not be sent twice with one timestamp; otherwise 0."""
     refused: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
 
     @property
@@ -157,13 +157,13 @@ class SegmentRange(msgspec.Struct, frozen=True, kw_only=True):
     """Write timestamps of the rows that the target refused, which are in `refused/`."""
 
     def between(self, start: int, stop: int) -> SegmentRange:
-        """Return the rows from `start` up to, but without, `stop`, both counted from 0 within the segment."""
+        """Return the rows from `start` to `stop` - 1, counted from 0 within the segment."""
         first_us = self.first_us + start - self.start
         return msgspec.structs.replace(self, start=start, stop=stop, first_us=first_us)
 
 
 def is_large(size: int, above_bytes: int) -> bool:
-    """Return True if a Spark job may write a window with `size` bytes of segments.
+    """Return True if segments of `size` bytes are large enough for a Spark job.
 
     :param above_bytes: the threshold `flush.distributedAboveBytes`; negative for never.
     """

@@ -39,10 +39,10 @@ logger = line_logger(__name__)
 
 
 WriteRows = Callable[[Window, TargetConnection, Reporter], bool]
-"""Writes all rows of a window. Returns False if it was interrupted. After True, the session of the connection
-has every row, or the rows are durable in the target, or the rows are staged under receipts that the
-connection has. Raises RowsRefused if the server refuses rows, and WalSinkError if the flush is stopped. After
-such an error, some of the rows may be written."""
+"""Writes all rows of a window. Returns False if the flush was interrupted. After True, the session of the
+connection has every row, or the rows are durable in the target, or the rows are staged under receipts that
+the connection has. Raises RowsRefused if the server refuses rows, and WalSinkError if the flush is stopped.
+After such an error, some of the rows may be written."""
 
 
 class WriteInThread:

@@ -20,7 +20,8 @@ class LedgerRow(NamedTuple):
     log_id: str
     """Id of the log whose epochs the target has."""
     epoch: int
-    """The target has every epoch up to this one. If the target has no epoch, this is its first epoch - 1."""
+    """The target has every epoch up to this number. Until it has its first epoch, the number is that epoch -
+    1."""
     digest: str
     """SHA-256 of the manifest of `epoch`, hexadecimal; empty if the target has no epoch."""
     sending: int = 0

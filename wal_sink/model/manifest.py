@@ -67,9 +67,9 @@ class Manifest(Record, frozen=True, kw_only=True):
     first_us: int
     """Write timestamp of row 0, microseconds since 1970. Row i has `first_us + i`."""
     last_us: int
-    """The last write timestamp that the epoch reserves. An epoch without rows reserves one."""
+    """The last write timestamp that the epoch reserves. An epoch without rows reserves one timestamp."""
     sums: Sums
-    """Rows and bytes of all epochs of the log up to this one."""
+    """Rows and bytes of all epochs of the log up to `epoch`."""
     predecessor: Predecessor
     """Names the manifest of the epoch before, so that manifests form a chain."""
 
@@ -94,7 +94,7 @@ class Manifest(Record, frozen=True, kw_only=True):
         return sum(segment.bytes for segment in self.all_segments)
 
     def without_data(self) -> Manifest:
-        """Return the manifest without the rows of inlined segments, which a flush needs, to save memory."""
+        """Return the manifest without the bytes of inlined segments, to save memory."""
         bare = tuple(segment.without_data() for segment in self.segments)
         return msgspec.structs.replace(self, segments=bare)
 

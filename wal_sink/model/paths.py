@@ -144,5 +144,5 @@ def is_segment_of(path: str, epoch: int) -> bool:
 
 
 def is_plan_key(key: str) -> bool:
-    """Return True if a plan's key is well-formed. Another key could name an object outside of `plans/`."""
+    """Return True if a plan's key is well-formed. Other keys could name an object outside of `plans/`."""
     return PLAN.parse(f"plans/target-{key}.json") is not None

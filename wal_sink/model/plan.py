@@ -123,7 +123,7 @@ def content_key(plans: Mapping[str, Plan]) -> str:
 def plans_key(schema: pa.Schema, targets: Mapping[str, tuple[str, Mapping[str, str]]]) -> str:
     """Return a digest of everything that the plans of a query depend on, except the tables.
 
-    :param targets: by the target's name, its kind, and its options that change what is written.
+    :param targets: by the target's name, its kind, and those of its options that change what is written.
     """
     keys = [(name, plan_key(schema, *target)) for name, target in sorted(targets.items())]
     return digest(msgspec.json.encode(keys))[:32]

@@ -45,7 +45,7 @@ class EpochManifest(Value, frozen=True):
     first_us: int
     """Write timestamp of row 0, microseconds since 1970. Row i has `first_us + i`."""
     last_us: int
-    """The last write timestamp that the epoch reserves. An epoch without rows reserves one."""
+    """The last write timestamp that the epoch reserves. An epoch without rows reserves one timestamp."""
     sums: Sums
     predecessor: Predecessor
 
@@ -83,13 +83,13 @@ class EarlierMark(Value, frozen=True):
     epoch: int
     at_us: int
     bytes: int
-    """Bytes of all epochs of the log up to this one."""
+    """Bytes of all epochs of the log up to `epoch`."""
 
 
 class Mark(Value, frozen=True):
     """The last epoch that the log has recorded as written to a target.
 
-    The ledger row of the target is ahead of the mark only until the flusher records it.
+    The ledger row of the target is ahead of the mark only until the flusher records the row.
     """
 
     epoch: int
@@ -153,9 +153,9 @@ class State(Record, frozen=True, kw_only=True):
     last: EpochManifest
     """The newest published epoch; before the first publish, epoch `first` - 1 without a manifest."""
     settled: int
-    """Every epoch up to this one has its final attempt. The number is at least `last` - 1."""
+    """Every epoch up to this number has its final attempt. The number is at least `last` - 1."""
     trimmed: int
-    """Every object of the epochs up to this one may be deleted, except for epochs that were given up."""
+    """Every object of the epochs up to this number may be deleted, except for epochs that were given up."""
     targets: tuple[TargetState, ...]
     given_up: tuple[GivenUp, ...] = ()
 

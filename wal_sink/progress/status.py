@@ -342,7 +342,7 @@ def backlog_of(store: LogStore, state: State, target: TargetState, committed: in
 
 
 def _published_us(store: LogStore, epoch: int) -> int | None:
-    """Return when an epoch was published, by any of its attempts; None if no manifest of it can be read."""
+    """Return when any attempt at an epoch was published; None if no manifest of the epoch can be read."""
     for path in store.list(paths.MANIFEST.folder):
         name = paths.MANIFEST.parse(path)
         data = read_object(store, path) if name and name.epoch == epoch else None

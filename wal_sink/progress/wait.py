@@ -26,7 +26,7 @@ class Flushed(msgspec.Struct, frozen=True, kw_only=True):
     """The result of `await_flushed`."""
 
     epoch: int
-    """Every epoch up to this one is in the target; -1 for none."""
+    """Every epoch up to this number is in the target; -1 for none."""
     rows: int
     """Rows of the epochs that the call waited for."""
     seconds: float

@@ -468,8 +468,8 @@ def adopted_row(state: State, row: LedgerRow) -> LedgerRow:
     """Return the ledger row of a target that the log adopts.
 
     The row keeps epoch and digest. If this log has another digest for the epoch, the flush stops with an
-    error. A row right before the first epoch of the log gets an empty digest, since the log has no manifest
-    of that epoch.
+    error. A row whose epoch is right before the first epoch of the log gets an empty digest, since the log
+    has no manifest of that epoch.
     """
     digest = "" if row.epoch == state.first - 1 else row.digest
     return row._replace(query_id=state.query_id, log_id=state.log_id, digest=digest)

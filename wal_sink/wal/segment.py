@@ -240,7 +240,7 @@ next."""
 
 
 def with_reasons(rows: pa.RecordBatch, texts: tuple[str, ...]) -> pa.RecordBatch:
-    """Return refused rows in the columns of a segment: `ROW`, then `TEXTS`.
+    """Return a batch of refused rows with their reasons, in the columns `ROW` and `TEXTS`.
 
     :param texts: one value for each column of `TEXTS`, the same for all rows.
     """

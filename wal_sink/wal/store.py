@@ -85,7 +85,7 @@ def newest(store: LogStore) -> State | None:
 
 
 def existing(store: LogStore) -> State:
-    """Read the newest state of a log that must have one.
+    """Read the newest state of a log that must have a state.
 
     :raises CorruptLog: the newest state cannot be read, or the log has none.
     """
