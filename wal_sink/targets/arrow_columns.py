@@ -120,7 +120,7 @@ def new_columns(
 ) -> pa.Schema:
     """Return the columns of a DataFrame as new columns of a table. Columns of the key take no null.
 
-    :param table_type: converts a column with the table's client. It raises an error if the format has no such
+    :param table_type: converts a column with the table's client. Raises an error if the format has no such
         type.
     :param noun: the table's format, such as "Delta".
     :raises SchemaMismatch: the format has no type for a column, or two names differ by case only.
@@ -130,7 +130,7 @@ def new_columns(
     for column in columns:
         alone = pa.schema([column])
         try:
-            # Parquet raises an error for a struct without fields.
+            # Parquet refuses a struct without fields by an error.
             pq.write_table(alone.empty_table(), pa.BufferOutputStream())
             table_type(alone)
         except Exception as error:

@@ -1,7 +1,7 @@
 """Arrow values: scalars, their texts in errors, and checks of texts, dates and UUIDs. No I/O.
 
-`pyarrow.scalar` and `pyarrow.array` import pandas if it is installed, which takes half a second in each
-Python worker. So this module makes scalars from buffers.
+`pyarrow.scalar` and `pyarrow.array` import pandas if pandas is installed. In each Python worker this import
+takes half a second. So this module makes scalars from buffers.
 """
 
 from __future__ import annotations
@@ -113,8 +113,8 @@ def leaves(values: pa.Array) -> Iterator[pa.Array]:
 def refuse_invalid_utf8(batch: pa.RecordBatch) -> None:
     """Refuse texts that are not UTF-8, also inside structs, lists and maps.
 
-    Arrow validates a whole column fast, in some nanoseconds a row. But it also validates bytes under a null
-    and outside of a slice. So a column that fails is checked again, row by row.
+    Arrow validates a whole column fast, in some nanoseconds a row. But Arrow also validates bytes under a
+    null and outside of a slice. So a column that fails is checked again, row by row.
 
     :raises InvalidRow: a text is not UTF-8. The error names the column and flags its rows.
     """

@@ -8,7 +8,7 @@ An author derives `Target`, and one of three sessions. The sessions differ in wh
 - `TransactionalSession`: rows and ledger row change in one transaction of one session. Readers see whole
   windows, and the table needs no key.
 - `StagedSession`: many tasks write rows to a place that no reader reads, such as files that no table names.
-  `finish` adds all of them together with the ledger row. Readers see whole windows.
+  `finish` adds all rows together with the ledger row. Readers see whole windows.
 
 The **ledger** has one row for each query and target, a `LedgerRow`: the last epoch whose rows the target has.
 Epochs are flushed in **windows**: contiguous epochs with one ledger update. A flusher uses a session from one
@@ -18,8 +18,8 @@ After an exception from any method the flusher closes the session and asks `Targ
 class. Then the flusher writes the window again from its start, over a new session. A task of a flush job
 calls `write` and `drain` over a session of its own. The flusher passes the task's receipts to `finish`.
 
-Every target owes the first two guarantees, and those of its session. `docs/protocol/README.md` derives
-exactly-once from them (rule `repeatable`).
+Every target owes the first two guarantees, and the guarantees of its session. `docs/protocol/README.md`
+derives exactly-once from these guarantees (rule `repeatable`).
 
 1. `read` is linearizable: it returns the effect of every `finish` that was acknowledged before.
 2. `finish` takes effect at most once, and only if the ledger row is exactly `expected`. After
@@ -31,15 +31,15 @@ For an `IdempotentSession`:
 3. Writing the same slice again, at any later time, changes nothing. Readers may see rows before `finish`.
 4. Of two writes to one cell the write with the higher timestamp wins, whichever arrives first.
 5. `finish` moves the ledger row after the rows of every earlier `write` are durable in the target. `drain`
-   returns after they are durable.
+   returns after these rows are durable.
 6. With `parallel_writes`, sessions in other processes may write rows of the window. The flusher calls
    `finish` after `drain` of these sessions has returned.
 
 For a `TransactionalSession`, in place of 3 to 6:
 
 7. The rows of every `write` since the last `finish` are in the target if and only if `finish` has taken
-   effect. No reader sees these rows earlier. If the session has lost one of them, such as by a reconnect,
-   `finish` returns CONFLICT or raises.
+   effect. No reader sees these rows earlier. If the session has lost one of these rows, such as by a
+   reconnect, `finish` returns CONFLICT or raises.
 
 For a `StagedSession`, in place of 3 to 7:
 
@@ -109,7 +109,7 @@ class RowsRefused(Exception):
 
 
 class Session(ABC):
-    """A connection that writes rows and moves one ledger row. One thread at a time uses it.
+    """A connection that writes rows and moves one ledger row. Only one thread at a time uses a session.
 
     An author derives `IdempotentSession`, `TransactionalSession` or `StagedSession`.
     """
@@ -229,7 +229,7 @@ class Target(ABC):
     """The type of the options, see `wal_sink.options`. Set it on the class."""
     parallel_writes: bool = False
     """True if sessions in other processes may write rows of a window at the same time (guarantees 6 and 10).
-    It is False with transactions: a transaction belongs to one session."""
+    It is False with transactions, since a transaction belongs to one session."""
     restores_together: bool = True
     """True if a restored backup, or a promoted replica, has rows and ledger row of the same moment. Then the
     flush after a restore writes the later epochs again. If False, that flush stops."""
@@ -254,7 +254,7 @@ class Target(ABC):
 
     @property
     def writes_to(self) -> str:
-        """The table of the rows, as reports and metrics name it. Empty if it has no name."""
+        """The table of the rows, as reports and metrics name it. Empty if the table has no name."""
         return ""
 
     @property
@@ -274,9 +274,9 @@ class Target(ABC):
         """
 
     def dry_plan(self, schema: pa.Schema, key: str) -> Plan:
-        """Return the plan without creating anything. Override it if `plan` creates something.
+        """Return the plan without creating anything.
 
-        Later starts and `wal_sink.check` call it.
+        Later starts and `wal_sink.check` call this method. Override it if `plan` creates something.
         """
         return self.plan(schema, key)
 

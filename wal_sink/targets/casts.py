@@ -97,7 +97,7 @@ def is_castable(source: pa.DataType, type_: pa.DataType) -> bool:
         return bool(type_.bit_width >= source.bit_width)
     if pt.is_timestamp(source) and pt.is_timestamp(type_):
         return (source.tz is None) == (type_.tz is None)
-    same = canonical(source) == canonical(type_)  # nulls inside are checked by value
+    same = canonical(source) == canonical(type_)  # nulls of nested fields are checked in each value
     return same or any(holds(source, type_) for holds in _HOLDS)
 
 
@@ -327,7 +327,10 @@ def cast_or_refuse(values: pa.Array, to: pa.DataType, words: str) -> pa.Array:
 
 
 def _first(values: pa.Array, to: pa.DataType) -> int:
-    """Return the position of the first value that a cast refuses, by bisection. At least one is refused."""
+    """Return the position of the first value that a cast refuses, by bisection.
+
+    :param values: at least one value is refused.
+    """
     begin, end = 0, len(values)
     while end - begin > 1:
         middle = (begin + end) // 2

@@ -71,7 +71,7 @@ def without_values_of_deletes(
 ) -> pa.RecordBatch:
     """Replace the values of deletes by nulls, except in the key.
 
-    A delete writes only its key. So no check refuses another value, and the log stores only the key.
+    A delete writes only its key. If the other values are null, no check refuses them and no log stores them.
     """
     if not pc.any(deletes).as_py():
         return batch

@@ -26,7 +26,7 @@ def importing(target: type[Target] | Target) -> Iterator[None]:
     """Convert the error of an import in this context if a target's client is missing.
 
     :raises OptionError: the client is not installed. The error names the extra that installs it.
-    :raises ModuleNotFoundError: a module is missing that does not belong to the client.
+    :raises ModuleNotFoundError: the missing module does not belong to the client.
     """
     name = target.name
     try:
@@ -119,7 +119,7 @@ class ClientTarget(Target):
             return client.agree(self.options, schema, key, changes=changes)
 
     def load(self) -> None:
-        """Import the client."""
+        """Import the client library."""
         self._imported()
 
     def connect(self, query_id: str) -> Session:

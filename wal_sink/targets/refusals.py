@@ -18,8 +18,8 @@ Rows = TypeVar("Rows")
 """Some rows of a window, such as a slice or a request."""
 
 MOST_REFUSED = 100
-"""The most rows of a window that may be refused while the server has accepted no row. If it refuses more, the
-table is at fault, and the flush stops."""
+"""The most rows of a window that may be refused while the server has accepted no row. If the server
+refuses more, the table is at fault, and the flush stops."""
 
 
 class Savepoints(NamedTuple):
@@ -97,7 +97,7 @@ def refusal(plan: Plan, rows: RowSlice, error: Exception) -> TargetRefused:
     """Return the error for refused rows, with the first row of the slice and the server's reason."""
     count = rows.batch.num_rows
     if isinstance(error, InvalidRow) and error.what != error.problem:
-        refused = f"a row of epoch {rows.epoch}"  # the reason names the row
+        refused = f"a row of epoch {rows.epoch}"  # the text of the reason names the row
     else:
         refused = f"{'a row' if count == 1 else f'one of {count} rows'} of epoch {rows.epoch}"
         refused += f" ({'the first is ' * (count > 1)}{row_text(rows.batch, plan, 0)})"

@@ -24,7 +24,7 @@ def is_installed(name: str) -> bool:
 
 
 def installed() -> list[str]:
-    """Return the names of all registered targets, the shipped ones first."""
+    """Return the names of all registered targets, the shipped targets first."""
     return list(OWN | _registered())
 
 

@@ -39,7 +39,7 @@ _BATCH_BYTES = 4_096
 _TRIES = 8
 """The most tries of a commit while other writers commit. Then the flusher writes the window again."""
 _PAUSE_S = 0.05
-"""The longest pause before the second try of a commit, in seconds. It doubles before each later try."""
+"""The longest pause before the second try of a commit, in seconds. The pause doubles for each later try."""
 _CHANCE = random.SystemRandom()
 
 
@@ -52,7 +52,7 @@ class Receipt(NamedTuple):
     entry: Any
     """What a commit adds for the file, as an object of the table's client."""
     merged: bool = False
-    """True if the commit merges the file's rows by their key. False if it adds the file."""
+    """True if the commit merges the file's rows by their key. False if the commit adds the file."""
 
 
 class RowVersion(NamedTuple):
@@ -156,7 +156,7 @@ class Stage(ABC):
 
     @abstractmethod
     def _write(self, rows: pa.Table) -> Iterator[Receipt]:
-        """Write at least one file for each partition, and append its path to `_begun` before that."""
+        """Write at least one file for each partition, after its path is appended to `_begun`."""
 
 
 class StagedFileSession(StagedSession, Generic[T]):
@@ -286,12 +286,12 @@ class StagedFileSession(StagedSession, Generic[T]):
             time.sleep(_PAUSE_S * 2**attempt * _CHANCE.random())
             now = self._row()
             if now.id == version:
-                # The commit took effect, and conflicted with its own repetition by a client or proxy.
+                # The commit took effect. Then a client or proxy repeated the request, which conflicted.
                 self._table().sync()
                 return Outcome.APPLIED
             if now != former or not self._fits(staged):
                 break
-        # Files stay: the commit may still take effect, or took effect before another flusher changed the row.
+        # No file is deleted, since the commit may have taken effect, or may still take effect.
         return Outcome.UNKNOWN
 
     # --- the table --------------------------------------------------------------------------------
@@ -368,7 +368,7 @@ def sync(files: Iterable[Path], *, may_be_gone: bool = False) -> None:
                 raise
         folders |= {*file.parents[:_FOLDERS]}
     for folder in folders:
-        with contextlib.suppress(PermissionError):  # a folder above the table's
+        with contextlib.suppress(PermissionError):  # of a folder above the table's folder
             _sync(folder)
 
 

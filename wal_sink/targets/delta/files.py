@@ -27,7 +27,7 @@ _NOT_ENCODED = "!$&'()+,-.:;=@_~/"
 removed file."""
 
 _USUAL_PATH = r"^[A-Za-z0-9_=.-][A-Za-z0-9_=./-]*$"
-"""A path that delta-rs writes unchanged into the log. Only other paths are checked one by one."""
+"""Matches a path that delta-rs writes unchanged into the log. Only other paths are checked one by one."""
 
 
 @contextlib.contextmanager
@@ -67,7 +67,7 @@ class Files:
         self._folder = _local(path)
 
     def write(self, path: str, data: bytes) -> None:
-        """Create a file. `sync` makes it durable."""
+        """Create a file. `sync` makes the file durable."""
         output = self._storage.open_output_stream(path, None)
         output.write(data)
         output.close()

@@ -88,7 +88,7 @@ def agree(options: DeltaOptions, schema: pa.Schema, key: str, *, changes: bool) 
     refuse_unfit(table, replaces=bool(options.keys))
     types, new = table.types, pa.schema([])
     if options.merge_schema and table.properties.get(_MAPPING, "none") == "none":
-        # delta-rs adds no column to a table with column mapping. Then the error has Spark's statement.
+        # delta-rs adds no column to a table with column mapping. The error has Spark's statement for it.
         names = {name.lower() for name in types.names}  # Delta ignores the case of names
         new = _new_columns([field for field in written if field.name.lower() not in names])
     planned = _plan(options, schema, key, pa.schema([*types, *new]), table.partitioned_by)
@@ -194,7 +194,7 @@ def _delta_type(column: pa.Schema) -> None:
 def _properties(columns: pa.Schema, layout: Layout) -> dict[str, str]:
     properties = _bounds_of_key(columns, layout) if layout.key else {}
     if layout.key and layout.partition:
-        # Otherwise delta-spark may give a file a name with which no merge of delta-rs can remove the file.
+        # Without the property, delta-spark may name a file so that no merge of delta-rs can remove it.
         properties[RANDOM_PREFIXES] = "true"
     return properties
 
@@ -299,7 +299,7 @@ def _bounds_of_key(types: pa.Schema, layout: Layout) -> dict[str, str]:
     A merge skips files by these bounds. Bounds of other columns may be wrong, such as those of a long decimal
     or of a float that is not finite.
     """
-    # Spark allows no boolean and no binary in this list.
+    # Spark refuses a boolean or binary column in this list.
     unbounded = (pt.is_boolean, pt.is_binary, pt.is_decimal)
     names = [
         name

@@ -6,8 +6,8 @@ action `txn` of Delta's log). So the row changes in one step with the rows that 
 of the table has the newest number, also after checkpoints and clean-ups of the log.
 
 The update is conditional: delta-rs refuses a commit if a later commit than the version that was read sets the
-same transaction. delta-rs does not compare that version itself. So the row is read, compared and committed on
-one version of the table (`Table`).
+same transaction. delta-rs does not compare the numbers that commits set. So the row is read, compared and
+committed on one version of the table (`Table`).
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class LedgerFiles:
     def app_id(self, table: Table) -> str:
         """Return the name of the transaction whose version is the number of the row's file.
 
-        CREATE OR REPLACE keeps the table's log and changes its id. So the new table has no row.
+        CREATE OR REPLACE keeps the table's log and changes the table's id. So the new table has no row.
         """
         return f"wal_sink/{self._query_id}/{table.id}"
 
@@ -129,7 +129,7 @@ class DeltaSession(StagedFileSession[Table]):
 
     def _row(self) -> RowVersion:
         for _ in range(_READS):
-            with contextlib.suppress(FileNotFoundError):  # another flusher has changed the row
+            with contextlib.suppress(FileNotFoundError):  # if another flusher has changed the row
                 return self._ledger.row(self._refreshed())
         raise self._ledger.lost()
 

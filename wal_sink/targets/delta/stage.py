@@ -1,8 +1,8 @@
 """Stages rows of one plan in Parquet files that no version of the table names yet.
 
 For an upsert, a further column of the files has the write timestamp of each row. The commit merges only the
-last row of each key (`Table.merge`). That is the row with the highest write timestamp, or with the latest
-event time if option `delta.timestampColumn` is set.
+last row of each key (`Table.merge`). The last row has the highest write timestamp, or the latest event
+time if option `delta.timestampColumn` is set.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ class Table:
         :raises SchemaMismatch: the table is gone.
         """
         self._table.update_incremental()
-        # A table that was deleted and created again has a new log, to which the old version does not belong.
+        # If the table was deleted and created again, its new log may lack this version's file.
         if self.files.missing([_commit_file(self.version)]):
             self._table = self._opened()
 
@@ -71,7 +71,7 @@ class Table:
     def commit(self, files: Sequence[AddAction], transactions: dict[str, int], reason: str) -> None:
         """Add files in one commit.
 
-        The commit conflicts with a commit since `refresh` that sets the version of one of the same writers.
+        The commit conflicts with any commit since `refresh` that sets the version of one of the same writers.
         It conflicts with no other commit.
 
         :param transactions: by writer, the version that the commit sets.
@@ -106,7 +106,7 @@ class Table:
         :raises SchemaMismatch: another writer has added a file that delta-rs cannot remove.
         :raises CommitFailedError: a conflict (`is_conflict`), or delta-rs cannot write the table.
         """
-        self.refuse_unremovable()  # another writer may have added files since
+        self.refuse_unremovable()  # another writer may have added such files
         exact = [plain(field).with_nullable(True) for field in self.types]
         flags = [*rows.schema][len(exact) :]
         rows = renamed(rows.to_batches(), pa.schema([*exact, *flags]))
@@ -116,7 +116,7 @@ class Table:
             f"s.{quote(MERGED)} AND {same}",
             source_alias="s",
             target_alias="t",
-            streamed_exec=False,  # so delta-rs skips files by the bounds of the rows
+            streamed_exec=False,  # otherwise delta-rs could not skip files by the bounds of the rows
             commit_properties=_properties(reason, transactions),
         )
         values = {quote(field.name): f"s.{quote(field.name)}" for field in exact}
@@ -219,7 +219,7 @@ class Table:
             f"\nALTER TABLE {place} SET TBLPROPERTIES ('{RANDOM_PREFIXES}' = 'true');"
             f"\n{rewrite};"
         )
-        paths = pa.table(self._table.get_add_actions())["path"]  # paths as in the log
+        paths = pa.table(self._table.get_add_actions())["path"]  # percent-encoded, as in the log
         for path, problem in not_removable(paths):
             yield f"delta-rs cannot remove the file {path}: {problem}", remedy
 

@@ -103,6 +103,6 @@ class IcebergOptions(TableOptions, frozen=True, kw_only=True):
 
     @property
     def catalog_properties(self) -> dict[str, str]:
-        """The properties of the catalog that options set. They override pyiceberg's own configuration."""
+        """The properties of the catalog that options set. These override pyiceberg's own configuration."""
         named = {"type": self.type, "uri": self.uri, "warehouse": self.warehouse}
         return self.properties | {name: value for name, value in named.items() if value}

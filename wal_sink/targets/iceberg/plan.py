@@ -108,7 +108,7 @@ def agree(options: IcebergOptions, schema: pa.Schema, key: str, *, changes: bool
 
 
 def refuse_unfit(table: Table, options: IcebergOptions) -> None:
-    """Check that pyiceberg can write files of the table.
+    """Refuse a table if pyiceberg cannot write files of this table.
 
     :raises SchemaMismatch: the table cannot be written. The error names a reason and a remedy.
     """

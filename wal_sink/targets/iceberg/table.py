@@ -275,7 +275,7 @@ class IcebergTable:
             pass  # no files
         return Snapshot(
             snapshot_id=snapshot,
-            # Only with a parent does a catalog refuse a sequence number that is no longer new.
+            # A catalog refuses an old sequence number only for a snapshot with a parent.
             parent_snapshot_id=replaced or self._head(),
             sequence_number=sequence,
             manifest_list=location,
@@ -325,7 +325,7 @@ still take effect."""
 
 
 class _BoundedRestCatalog(RestCatalog):  # type: ignore[misc]
-    """A REST catalog with time-outs. Without them the flush might wait forever, and would log nothing."""
+    """A REST catalog with time-outs. Without time-outs the flush might wait forever, and log nothing."""
 
     def _config_headers(self, session: Session) -> None:
         super()._config_headers(session)  # called for each new session, before its first request
@@ -450,12 +450,12 @@ def is_conflict(error: Exception) -> bool:
 
 
 def classify(error: Exception) -> ErrorClass:
-    """Return the class of an error: a conflict, or a catalog that does not answer, may pass."""
+    """Return "retry" or "throttle" for a conflict or a catalog that does not answer, otherwise "fatal"."""
     if is_conflict(error) or isinstance(error, _PASSING):
         return "throttle" if isinstance(error, ice.TooManyRequestsError) else "retry"
     if isinstance(error, OSError):
         return "fatal" if isinstance(error, FileNotFoundError) else kind_of_access(error)
-    # A transport error of AWS. botocore is only installed for catalogs of AWS.
+    # botocore, which raises transport errors of AWS, is only installed for catalogs of AWS.
     names = {class_.__name__ for class_ in type(error).__mro__}
     return "retry" if "BotoCoreError" in names else "fatal"
 

@@ -5,7 +5,7 @@ asks for the end of the topic, which includes uncommitted records. Then it waits
 end is committed or aborted.
 
 A dead flusher may leave a transaction open, which blocks all consumers of committed records. The query's next
-flusher ends the transaction by `init_transactions`. Otherwise the broker ends it after its time-out.
+flusher ends the transaction by `init_transactions`. Otherwise the broker ends it after a time-out.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class LedgerReader:
             try:
                 self._read_to(end, patience_s)
             finally:
-                self._consumer.unassign()  # otherwise it fetches between reads, too
+                self._consumer.unassign()  # otherwise the consumer fetches between reads, too
         if self._record is None:
             return None
         try:
@@ -117,7 +117,7 @@ class LedgerReader:
         """Return the offset after the last record, committed or not. 0 if there is no topic."""
         if not self._topic_exists:
             if not topics.exists(self.admin, self.topic):
-                # It raises an error if another broker knows the topic.
+                # This call raises an error if another broker knows the topic.
                 topics.create_ledger(self.admin, self.topic, dry=True)
                 return 0
             self._topic_exists, self._next, self._record = True, 0, None
@@ -129,7 +129,7 @@ class LedgerReader:
         try:
             return int(future.result().offset)
         except KafkaException:
-            self._topic_exists = False  # it may have been deleted
+            self._topic_exists = False  # the topic may have been deleted
             raise
 
     def _blocked(self, patience_s: float) -> TargetUnavailable:

@@ -188,7 +188,7 @@ class KafkaOptions(Options, frozen=True, kw_only=True):
         }
 
     def ledger_of(self, query_id: str) -> str:
-        """Return the topic of a query's ledger: the topic that an option names, or a topic of its own.
+        """Return the topic of a query's ledger: the topic that an option names, or a topic for this query.
 
         A dead flusher's open transaction blocks all readers of the ledger's topic. In a topic of several
         queries it would block all these queries.

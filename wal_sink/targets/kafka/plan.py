@@ -40,7 +40,7 @@ def agree(options: KafkaOptions, schema: pa.Schema, key: str, *, changes: bool) 
 
 
 def _checked_topics(options: KafkaOptions, *, create: bool) -> dict[str, Limits]:
-    """Return the limits of the topics, and check the ledger's topic, or that it can be created.
+    """Return the limits of the topics. Check the ledger's topic, or that a missing topic can be created.
 
     :param create: True to create the ledger's topic that an option names. Without such an option, the first
         flusher of the query creates the topic.

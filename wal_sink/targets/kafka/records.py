@@ -23,8 +23,8 @@ TYPES = {
     "partition": pa.int32(),
     "timestamp": pa.timestamp("ms", "UTC"),
 }
-"""The columns of a record: those of Spark's own Kafka sink, and `timestamp`. Only `value` is required. Texts
-are encoded as UTF-8. Microseconds of a timestamp are cut off."""
+"""The columns of a record: the columns of Spark's own Kafka sink, and `timestamp`. Only `value` is required.
+Texts are encoded as UTF-8. Microseconds of a timestamp are cut off."""
 
 LARGEST_OF_CLIENT = 1_000_000_000
 """The most bytes of a record that librdkafka sends."""

@@ -1,9 +1,9 @@
 """The session of the Kafka target: the records of a window and its ledger record are one transaction.
 
-All producers of a query have the same `transactional.id`. So a new producer fences the former ones: the
-brokers abort their open transactions, and refuse all later commits. The ledger row that a session reads after
-`init_transactions` therefore stays current until this session commits or is fenced. That makes the update of
-the row conditional.
+All producers of a query have the same `transactional.id`. So a new producer fences the former producers.
+The brokers abort a fenced producer's open transaction, and refuse its later commits. The ledger row that a
+session reads after `init_transactions` therefore stays current until this session commits or is fenced. That
+makes the update of the row conditional.
 
 If a topic refuses a record, the whole transaction fails. Before that, tasks have refused the records that
 exceed the limits of their topics.
@@ -86,7 +86,7 @@ class KafkaSession(TransactionalSession):
         """The undelivered records, with their errors."""
 
     def read(self) -> LedgerRow | None:
-        """Return the ledger row. If an open transaction blocks the read, abort it by a new producer."""
+        """Return the ledger row. If an open transaction blocks the read, a new producer aborts it."""
         self._abort()
         self._is_lost = False
         try:

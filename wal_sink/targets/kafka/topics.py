@@ -91,7 +91,9 @@ def create_ledger(admin: Any, topic: str, *, dry: bool = False) -> None:
         if kafka_error.code() == KafkaError.TOPIC_ALREADY_EXISTS:
             if dry:
                 raise
-        elif kafka_error.code() < 0 or kafka_error.retriable():  # negative: of the connection
+        elif (
+            kafka_error.code() < 0 or kafka_error.retriable()
+        ):  # negative codes: errors of the connection
             raise
         else:
             settings = "".join(f" --config {name}={value}" for name, value in _LEDGER.items())
