@@ -151,7 +151,7 @@ def test_expired_row_hides_older_values(table: NodeTable) -> None:
 
 
 @pytest.mark.parametrize("column", ["at", "us"])
-def test_row_of_the_later_event_stays(table: NodeTable, column: str) -> None:
+def test_row_of_the_later_event_wins(table: NodeTable, column: str) -> None:
     """Epochs come in any order; deletes have event times, too."""
     now = now_us() - 100 * S_US
 

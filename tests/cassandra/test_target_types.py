@@ -112,7 +112,7 @@ def collections(*rows: tuple[int, Any, Any, Any]) -> pa.RecordBatch:
 
 
 @pytest.mark.parametrize("alone", [True, False])
-def test_newest_write_of_a_collection_stays(cassandra: Node, types: str, alone: bool) -> None:
+def test_newest_write_of_a_collection_wins(cassandra: Node, types: str, alone: bool) -> None:
     """The collection stays whole when it is written again, and when an older write arrives late."""
     columns = "k int, n int, s set<int>, m map<int, int>, u pair, PRIMARY KEY (k, n)"
     table = NodeTable(cassandra, types, columns)
@@ -137,7 +137,7 @@ def test_unfrozen_lists_sent_twice_have_each_element_once(cassandra: Node, types
     wide.check()
 
 
-def test_newest_write_of_an_unfrozen_list_stays(cassandra: Node, shared: str) -> None:
+def test_newest_write_of_an_unfrozen_list_wins(cassandra: Node, shared: str) -> None:
     table = NodeTable(cassandra, shared, "k int PRIMARY KEY, l list<int>, v int")
 
     def rows_of(*lists: list[int] | None) -> pa.RecordBatch:

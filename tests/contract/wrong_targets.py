@@ -195,7 +195,7 @@ class CommittingInsert(Sqlite):
         connection.commit()
 
 
-@wrong(SQL, "test_refused_rows_raise_in_insert")
+@wrong(SQL, "test_insert_raises_if_the_server_refuses_rows")
 class SwallowingInsert(Sqlite):
     """Ignores errors of `insert`, as INSERT IGNORE does."""
 
@@ -382,7 +382,7 @@ class LateSession(FolderSession):
         super().close()
 
 
-@wrong(STAGED, "test_flusher_killed_after_finish_leaves_its_window")
+@wrong(STAGED, "test_finished_window_survives_a_kill_of_its_flusher")
 class LateFolder(Folder):
     """A target of these sessions that pickles, since its class has a name."""
 
@@ -392,7 +392,7 @@ class LateFolder(Folder):
 # --- rows that are cells ------------------------------------------------------------------------------------
 
 
-@wrong(CELLS, "test_refused_rows_raise_before_finish_has_an_effect", Cells)
+@wrong(CELLS, "test_unwritable_rows_raise_before_finish_has_an_effect", Cells)
 class SwallowingCells(MemorySession):
     """Ignores refused rows in `drain`."""
 
@@ -439,7 +439,7 @@ class ComparingFirstCells(MemorySession):
         return Outcome.APPLIED
 
 
-@wrong(CELLS, "test_row_with_another_cell_is_not_replaced", Cells)
+@wrong(CELLS, "test_update_with_another_expected_cell_is_not_applied", Cells)
 class PartialCells(MemorySession):
     """Compares only the epoch of the ledger row."""
 
@@ -450,7 +450,7 @@ class PartialCells(MemorySession):
         return super().finish(current, new)
 
 
-@wrong(CELLS, "test_row_with_another_cell_is_not_replaced", Cells)
+@wrong(CELLS, "test_update_with_another_expected_cell_is_not_applied", Cells)
 class EpochAndLogCells(MemorySession):
     """Compares all cells of the ledger row except the digest."""
 

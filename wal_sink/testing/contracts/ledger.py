@@ -149,7 +149,7 @@ class LedgerContract(Suite):
             with target.connect(query_id) as other:
                 assert other.read() == new
 
-    def test_row_with_another_cell_is_not_replaced(self, session: Session) -> None:
+    def test_update_with_another_expected_cell_is_not_applied(self, session: Session) -> None:
         """An update is not applied if its expected row differs from the ledger row in one cell."""
         present = following(row_of(session))._replace(sending=2)
         assert finish(session, row_of(session), present) is Outcome.APPLIED

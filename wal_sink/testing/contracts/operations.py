@@ -67,7 +67,7 @@ class DeletesContract(Suite):
         """
         return RowSlice(0, target.check(arrow_batch(changes, FIELDS), plan), us)
 
-    def test_last_operation_of_a_key_in_a_slice_stays(
+    def test_last_operation_of_a_key_in_a_slice_wins(
         self, target: Target, plan: Plan, session: Session
     ) -> None:
         """A row that is inserted after its delete has no cell of the deleted row."""
@@ -93,7 +93,7 @@ class DeletesContract(Suite):
             return ("d", *key, None, None) if chance.random() < 0.5 else ("d", *key, 9, "w")
         return (chance.choice("cu"), *key, chance.randrange(100), text)
 
-    def test_random_changes_end_as_in_a_dictionary(
+    def test_random_changes_equal_those_of_a_dictionary(
         self, target: Target, plan: Plan, session: Session
     ) -> None:
         """One key has several changes in a slice, in a window, and in several windows."""

@@ -59,7 +59,7 @@ class RefusalsContract(KillsContract):
         assert all(error.what and error.remedy for error in named.values())
         assert {k for k, _ in self.rows(target)} == {f"k{n}" for n in range(7) if n not in refused}
 
-    def test_window_of_refused_rows_stops_the_flush(
+    def test_window_with_only_refused_rows_stops_the_flush(
         self, target: Target, plan: Plan, session: Session, query_id: str
     ) -> None:
         """The server refuses all of 300 rows. The flush stops with an error, and skips no row."""

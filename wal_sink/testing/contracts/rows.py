@@ -142,7 +142,7 @@ class RowsContract(LedgerContract):
             ("c", 3, 3, "z", None),
         ]
 
-    def test_refused_rows_raise_before_finish_has_an_effect(
+    def test_unwritable_rows_raise_before_finish_has_an_effect(
         self, target: Target, plan: Plan, session: Session, query_id: str
     ) -> None:
         """`write` or `finish` raises, and the ledger row is unchanged. Another session writes the window."""

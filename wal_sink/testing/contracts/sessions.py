@@ -146,7 +146,7 @@ class TransactionalContract(CountedContract):
 class SqlContract(TransactionalContract):
     """The suite for a target on `SqlTarget`."""
 
-    def test_refused_rows_raise_in_insert(self, target: Target, plan: Plan) -> None:
+    def test_insert_raises_if_the_server_refuses_rows(self, target: Target, plan: Plan) -> None:
         """`insert` itself must raise: the session counts rows as written when `insert` returns."""
         assert isinstance(target, SqlTarget), "use TransactionalContract"
         changed, rows = self.unwritable(target, plan)
@@ -266,7 +266,7 @@ class StagedContract(CountedContract):
             deliver(other, plan, rows)
         self.assert_records(target, ROWS)
 
-    def test_flusher_killed_after_finish_leaves_its_window(
+    def test_finished_window_survives_a_kill_of_its_flusher(
         self, target: Target, plan: Plan, session: Session, tmp_path: Path
     ) -> None:
         """A flusher's process is killed after `finish` has returned APPLIED. The rows are in the table."""
