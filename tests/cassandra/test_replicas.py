@@ -11,7 +11,7 @@ from cassandra.metadata import KeyspaceMetadata, Metadata
 from cassandra.policies import SimpleConvictionPolicy
 from cassandra.pool import Host
 
-from wal_sink.targets.cassandra.batches import Coordinators, Replicas
+from wal_sink.targets.cassandra.replicas import Coordinators, Replicas
 
 KEYS = pa.array([f"key {i}".encode() for i in range(2_000)], pa.binary())
 

@@ -11,6 +11,7 @@ driver inside its methods.
 `server`, `ledger`    refuses servers and roles; reads and writes the ledger's table
 `sender`              sends requests, repeats failed ones, and finds refused rows
 `batches`             joins slices, and divides rows into requests
+`replicas`            finds the first local replica of each partition
 `statements`          makes the statements of a plan, and encodes rows for them
 `driver/`             wraps the driver: connections, errors, requests in flight
 `table`               reads the metadata of a table; makes statements that create it

@@ -21,14 +21,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
-from cassandra.metadata import Murmur3Token
 
 from wal_sink.coalesced_batches import concatenated
 from wal_sink.targets.base import RowSlice
 from wal_sink.targets.cassandra.arrow_buffers import Ints
 from wal_sink.targets.cassandra.driver.frames import EncodedBatch
 from wal_sink.targets.cassandra.encode import reordered
+from wal_sink.targets.cassandra.replicas import Replicas
 from wal_sink.targets.cassandra.row_plan import CassandraPlan
 from wal_sink.targets.cassandra.rows import TimestampedRows
 from wal_sink.targets.cassandra.statements import Statements
@@ -305,86 +304,3 @@ class PlanRequests:
             EncodedBatch(count, bytes(data[begin:end]), self._statements, node)
             for count, (begin, end), node in zip(counts, bounds, nodes, strict=True)
         ]
-
-
-class Ranges(NamedTuple):
-    """The first local replica of each range of tokens."""
-
-    ends: Ints
-    """The last token of each range, ascending."""
-    first: Ints
-    """The position in `nodes` of each range's first replica."""
-    nodes: list[Any]
-    """The driver's hosts."""
-
-
-class Coordinators(NamedTuple):
-    """The first local replica of each routing key."""
-
-    numbers: Ints
-    """The position in `nodes` of each key's first replica."""
-    nodes: list[Any]
-    """The driver's hosts."""
-
-
-class Replicas:
-    """Finds the first replica of a partition of a keyspace.
-
-    The ranges are computed again when the driver's map of the ring changes, and when a node goes down or
-    comes up. For a ring of 15,360 tokens this takes longer than the encoding of a slice.
-
-    :param metadata: the cluster metadata of the driver.
-    :param datacenter: the local datacenter.
-    """
-
-    def __init__(self, metadata: Any, keyspace: str, datacenter: str) -> None:
-        self._metadata = metadata
-        self._keyspace = keyspace
-        self._datacenter = datacenter
-        self._made_of: tuple[Any, Any, frozenset[Any]] | None = None
-        self._ranges: Ranges | None = None
-
-    def coordinators(self, keys: pa.Array) -> Coordinators | None:
-        """Return the first local replica of each routing key.
-
-        None if each node of the datacenter has all partitions, or if the replicas are unknown. Then all
-        partitions may share requests.
-        """
-        ring = self._metadata.token_map
-        if ring is None or not issubclass(ring.token_class, Murmur3Token) or not ring.ring:
-            return None
-        ranges = self._current_ranges(ring)
-        if ranges is None:
-            return None
-        hashed = map(ring.token_class.hash_fn, keys.to_pylist())
-        tokens = np.fromiter(hashed, np.int64, len(keys))
-        # A range includes its end. Tokens after the end of the last range belong to the first range.
-        numbers = ranges.first[np.searchsorted(ranges.ends, tokens) % len(ranges.ends)]
-        return Coordinators(numbers, ranges.nodes)
-
-    def _current_ranges(self, ring: Any) -> Ranges | None:
-        if self._keyspace not in ring.tokens_to_hosts_by_ks:
-            ring.get_replicas(self._keyspace, ring.ring[0])  # the driver computes the map
-        # The driver never changes a map in place. It makes a new map of the ring when a node is added or
-        # removed, and a new map of a keyspace when the keyspace's replication changes.
-        replicas = ring.tokens_to_hosts_by_ks.get(self._keyspace)
-        up = frozenset(host for host in self._metadata.all_hosts() if host.is_up)
-        source = self._made_of
-        if source is None or ring is not source[0] or replicas is not source[1] or up != source[2]:
-            self._ranges = self._ranges_of(ring, replicas or {}, up)
-            self._made_of = (ring, replicas, up)
-        return self._ranges
-
-    def _ranges_of(self, ring: Any, replicas: Any, up: frozenset[Any]) -> Ranges | None:
-        near = {host for host in up if host.datacenter == self._datacenter}
-        local = [[host for host in replicas.get(token, ()) if host in near] for token in ring.ring]
-        nodes = {host for hosts in local for host in hosts}
-        if all(len(hosts) == len(nodes) for hosts in local):
-            return None
-        ordered = sorted(nodes, key=str)
-        numbers = {host: number for number, host in enumerate(ordered)}
-        return Ranges(
-            ends=np.array([token.value for token in ring.ring], np.int64),
-            first=np.array([numbers[hosts[0]] if hosts else 0 for hosts in local], np.int64),
-            nodes=ordered,
-        )
