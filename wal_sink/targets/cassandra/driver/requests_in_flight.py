@@ -40,7 +40,9 @@ from wal_sink.targets.cassandra.driver.internals import (
 from wal_sink.telemetry import FlushMetrics
 
 FIRST = 4
+"""The limit at the start, unless the highest limit is lower."""
 LEAST = 2
+"""The lowest limit, unless the highest limit is lower."""
 MOST = 64
 """The highest limit if `cassandra.concurrency` is `auto`: 64 batches of 96 KiB are 6 MiB in the client, and
 6 MiB in the server."""
@@ -51,7 +53,10 @@ _WHOLE = 96 * 1024
 """The bytes of a request that takes a whole place."""
 
 _QUEUE_S = 0.1
+"""A window is good if its latency exceeds the best one by at most this many seconds."""
 _TIMES = 2
+"""A window is also good if its latency is at most this multiple of the best one. The limit is halved if the
+latency is above this multiple of the highest good one."""
 
 
 class Concurrency:
@@ -100,17 +105,18 @@ class Concurrency:
         return min(_PARTS, 1 + size * _PARTS // _WHOLE) / _PARTS if self._by_size else 1.0
 
     def answered(self, sent: float, now: float, in_flight: float, answers: float = 1) -> None:
-        """Count acknowledged requests that were sent together.
+        """Count the answers to requests that were sent together.
 
         :param sent: the time of sending in seconds, by the clock of `now`.
         :param now: the time of the last answer.
-        :param in_flight: the places of all requests in flight, including the acknowledged ones.
-        :param answers: the places of the acknowledged requests.
+        :param in_flight: the places of all requests in flight, including the answered requests.
+        :param answers: the places of the answered requests.
         """
         if sent < self._begun:
             return  # the latency belongs to an earlier window
         self._answers += answers
         self._latency += answers * (now - sent)
+        # The limit is reached if it had no room for as many requests again.
         self._full |= in_flight + answers > self.limit
         if self._answers >= self.limit:
             self._adapt(self._latency / self._answers, now)
@@ -139,7 +145,7 @@ class Concurrency:
         elif latency > good:
             self._starting = False
             self.limit = max(self._least, self.limit - 1)
-        elif self._full:  # else a higher limit would change nothing
+        elif self._full:  # otherwise a higher limit would change nothing
             more = self.limit if self._starting else 1
             self.limit = min(self.most, self.limit + more)
 
