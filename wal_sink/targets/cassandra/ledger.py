@@ -33,7 +33,7 @@ from wal_sink.targets.cassandra.table import (
     refuse_not_durable,
 )
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 LEDGER_COLUMNS = {"query_id": "text", "log_id": "text", "epoch": "bigint", "digest": "text"}
 """The columns and their types in the order of `LedgerRow`. The first is the primary key."""
@@ -184,7 +184,7 @@ def _create(session: Any, name: TableName) -> None:
     except (InvalidRequest, SyntaxException, ConfigurationException) as error:
         if not re.search(rf"\b{_PROPERTY}\b", str(error)):
             raise
-        log.warning(
+        logger.warning(
             "the server refuses an id for the ledger table (%s), so %s is created without one. Start one"
             " query first: if two queries create the table at the same time, the ledger row of one query"
             " can be lost",

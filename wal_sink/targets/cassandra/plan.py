@@ -46,7 +46,11 @@ from wal_sink.targets.columns import match_columns as compare
 from wal_sink.targets.ddl import CREATE_TABLE, KEY_COLUMNS, refuse_other_key
 from wal_sink.unknown_names import did_you_mean
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
+
+HINT_WINDOW_S = 3 * 3600
+"""Seconds for which other nodes keep the writes for a replica that is down, by default
+(`max_hint_window`)."""
 
 
 def make_plan(
@@ -74,7 +78,7 @@ def make_plan(
             return plan.that_creates(statement)
         with contextlib.suppress(AlreadyExists):  # another start was faster
             create_table(connection.session, statement.rstrip(";"), new.name)
-        log.info("created the table: %s", statement)
+        logger.info("created the table: %s", statement)
         return _plan_for_table(options, schema, key, read_table(connection.session, new.name))
 
 
@@ -101,13 +105,14 @@ def _plan_for_table(
     refuse_other_key(metadata.name, options.layout, key_names)
     if update:
         refuse_no_update(metadata, columns, options.operation_column)
+    _log_table_settings(metadata, options)
     details = CassandraRowPlan(
         keyspace=options.keyspace,
         table=metadata.name.table,
         nulls=options.nulls,
         update=update,
         clustering=clustering_order(metadata, columns) if has_deletes else (),
-        ttl=row_ttl(options, metadata),
+        ttl=row_ttl(options),
         timestamp_column=options.timestamp_column,
         types=used_types(columns, metadata),
     )
@@ -128,6 +133,23 @@ def _plan_for_table(
     )
     refuse_repeated_lists(plan, metadata)
     return msgspec.structs.replace(plan, sent_once=has_lists(plan)).plain
+
+
+def _log_table_settings(metadata: TableMetadata, options: CassandraOptions) -> None:
+    """Log settings of the table by which rows expire, or deleted rows come back."""
+    if options.operation_column and metadata.gc_grace_s < HINT_WINDOW_S:
+        logger.warning(
+            "%s has gc_grace_seconds = %d. If a replica misses a delete and is not repaired"
+            " within that time, the deleted row comes back. The default is 864000, ten days",
+            metadata.name,
+            metadata.gc_grace_s,
+        )
+    if row_ttl(options) is None and metadata.default_ttl:
+        logger.info(
+            "%s has default_time_to_live = %d. A row expires that many seconds after it was published",
+            metadata.name,
+            metadata.default_ttl,
+        )
 
 
 def _control(field: pa.Field, operation: str) -> Column:

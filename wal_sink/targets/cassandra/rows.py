@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import logging
 from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -64,20 +63,11 @@ from wal_sink.units import now_us
 if TYPE_CHECKING:
     from wal_sink.targets.cassandra.table import TableMetadata  # loads the driver
 
-log = logging.getLogger(__name__)
-
 AHEAD_S = 3_600
 """Seconds by which an event time may be ahead of the task's clock."""
 _MIN_TIMESTAMP_US = 10**15
 """2001-09-09 in microseconds since 1970. A smaller bigint is probably a number of milliseconds or seconds."""
 _SECOND_US = 1_000_000
-HINT_WINDOW_S = 3 * 3600
-"""Seconds for which other nodes keep the writes for a replica that is down, by default
-(`max_hint_window`)."""
-
-Reason = tuple[pa.Array, str, str]
-"""Flags of the values to refuse, the problem (see `types.Constraint`), and the remedy. In the remedy `{name}`
-is replaced by the column."""
 
 
 # --- start ---
@@ -99,19 +89,19 @@ def describe(options: CassandraOptions) -> Mapping[str, str]:
 
 
 def written_columns(
-    schema: pa.Schema, options: CassandraOptions, table: Collection[str], table_text: str
+    schema: pa.Schema, options: CassandraOptions, table_columns: Collection[str], table_text: str
 ) -> pa.Schema:
     """Return the columns of a DataFrame that are written to the table.
 
     Control columns are not written, with one exception: a column of expiry times or event times is written if
     the table has a column of its name.
 
-    :param table: the names of the table's columns.
+    :param table_columns: the names of the table's columns.
     :param table_text: the table's name for errors.
     :raises SchemaMismatch: a control column is missing, has another type, or is a column of the table.
     """
     names = options.column_names
-    known = {name for name in schema.names if names.get(name, name) in table}
+    known = {name for name in schema.names if names.get(name, name) in table_columns}
     schema = without_operation(schema, options.operation_column, known, table_text)
     if column := options.ttl_column:
         integers = ("tinyint", "smallint", "int", "bigint")
@@ -129,37 +119,19 @@ def written_columns(
 
 
 def clustering_order(metadata: TableMetadata, columns: Iterable[Column]) -> tuple[str, ...]:
-    """Return the DataFrame's names of the clustering columns, in the table's order.
-
-    Log a warning if `gc_grace_seconds` is so short that deleted rows may come back.
-    """
-    if metadata.gc_grace_s < HINT_WINDOW_S:
-        log.warning(
-            "%s has gc_grace_seconds = %d. If a replica misses a delete and is not repaired"
-            " within that time, the deleted row comes back. The default is 864000, ten days",
-            metadata.name,
-            metadata.gc_grace_s,
-        )
+    """Return the DataFrame's names of the clustering columns, in the table's order."""
     in_dataframe = {column.in_table: column.name for column in columns}
     return tuple(in_dataframe[key.name] for key in metadata.key if key.role == "clustering")
 
 
-def row_ttl(options: CassandraOptions, metadata: TableMetadata) -> RowTtl | None:
-    """Return the TTL of the options; None if no option sets a TTL. Then log the table's default TTL."""
+def row_ttl(options: CassandraOptions) -> RowTtl | None:
+    """Return the TTL of the options; None if no option sets a TTL."""
     ttl = RowTtl(
         ttl_s=options.ttl,
         ttl_column=options.ttl_column,
         expires_at_column=options.expires_at_column,
     )
-    if ttl != RowTtl():
-        return ttl
-    if metadata.default_ttl:
-        log.info(
-            "%s has default_time_to_live = %d. A row expires that many seconds after it was published",
-            metadata.name,
-            metadata.default_ttl,
-        )
-    return None
+    return None if ttl == RowTtl() else ttl
 
 
 # --- task ---
@@ -200,15 +172,15 @@ def _ttls_and_times(
     if name := ttl.ttl_column:
         seconds = _whole_numbers(batch, name)
         columns[TTL_S] = _null_for_deletes(seconds, deletes)
-        _refuse(batch, plan, TTL_COLUMN, name, _bad_seconds(seconds, deletes))
+        _refuse(batch, plan, TTL_COLUMN, name, _bad_seconds(name, seconds, deletes))
     if name := ttl.expires_at_column:
         expiry = _whole_numbers(batch, name)
         columns[EXPIRES_US] = _null_for_deletes(expiry, deletes)
-        _refuse(batch, plan, EXPIRES_AT_COLUMN, name, _bad_expiry(expiry, deletes, now_us()))
+        _refuse(batch, plan, EXPIRES_AT_COLUMN, name, _bad_expiry(name, expiry, deletes))
     if name := plan.details.timestamp_column:
         times = columns[TIMESTAMP_US] = _whole_numbers(batch, name)
         is_number = pa.types.is_integer(as_is(batch.column(name)).type)
-        reasons = _bad_event_times(times, now_us(), is_number=is_number)
+        reasons = _bad_event_times(name, times, is_number=is_number)
         _refuse(batch, plan, TIMESTAMP_COLUMN, name, reasons)
     return columns
 
@@ -250,69 +222,80 @@ def _upserts_only(flags: pa.Array, deletes: pa.Array | None = None) -> pa.Array:
     return except_deletes(pc.fill_null(flags, FALSE), deletes)
 
 
+class Reason(NamedTuple):
+    """A reason to refuse values of a control column."""
+
+    bad: pa.Array
+    """Flags of the values to refuse, without nulls."""
+    problem: str
+    """The text of the error, as that of a `types.Constraint`."""
+    remedy: str
+    """The remedy of the error, a sentence."""
+
+
 def _refuse(
     batch: pa.RecordBatch, plan: CassandraPlan, option: str, name: str, reasons: Iterable[Reason]
 ) -> None:
     values = as_is(batch.column(name))
     for bad, problem, remedy in reasons:
-        text, remedy_text = f"{problem} ({option})", remedy.replace("{name}", name)
-        refuse_invalid(batch, plan, InvalidValue.first(bad, name, values, text, remedy_text))
+        text = f"{problem} ({option})"
+        refuse_invalid(batch, plan, InvalidValue.first(bad, name, values, text, remedy))
 
 
-def _bad_seconds(seconds: pa.Array, deletes: pa.Array | None) -> list[Reason]:
+def _bad_seconds(name: str, seconds: pa.Array, deletes: pa.Array | None) -> list[Reason]:
     return [
-        (
+        Reason(
             except_deletes(seconds.is_null(), deletes),
             "is null, and not a TTL in seconds",
             "Fill it in, .na.fill(…), or write rows that never expire by a query of their own.",
         ),
-        (
+        Reason(
             _upserts_only(pc.less(seconds, int64(1)), deletes),
             "is not a TTL of one second or more",
             "Drop such rows; or delete, by operationColumn, the rows that are to go.",
         ),
-        (
+        Reason(
             _upserts_only(pc.greater(seconds, int64(MAX_TTL_S)), deletes),
             f"is more than the {MAX_TTL_S} seconds that the server accepts",
-            f'Take the smaller of the two: least("{{name}}", lit({MAX_TTL_S})).',
+            f'Take the smaller of the two: least("{name}", lit({MAX_TTL_S})).',
         ),
     ]
 
 
-def _bad_expiry(expiry: pa.Array, deletes: pa.Array | None, now_us: int) -> list[Reason]:
-    last_us = now_us + MAX_TTL_S * _SECOND_US
+def _bad_expiry(name: str, expiry: pa.Array, deletes: pa.Array | None) -> list[Reason]:
+    last_us = now_us() + MAX_TTL_S * _SECOND_US
     return [
-        (
+        Reason(
             except_deletes(expiry.is_null(), deletes),
             "is null, and not a time of expiry",
             "Fill it in, or write rows that never expire by a query of their own.",
         ),
-        (
+        Reason(
             _upserts_only(pc.greater(expiry, int64(last_us)), deletes),
             f"is more than {MAX_TTL_S} seconds from now, the longest TTL that the server accepts",
-            f'Take an earlier time: least("{{name}}", timestamp_seconds(lit({last_us // _SECOND_US}))).',
+            f'Take an earlier time: least("{name}", timestamp_seconds(lit({last_us // _SECOND_US}))).',
         ),
     ]
 
 
-def _bad_event_times(times: pa.Array, now_us: int, *, is_number: bool) -> list[Reason]:
-    ahead_us = now_us + AHEAD_S * _SECOND_US
+def _bad_event_times(name: str, times: pa.Array, *, is_number: bool) -> list[Reason]:
+    ahead_us = now_us() + AHEAD_S * _SECOND_US
     early = "is before 2001 as microseconds" if is_number else "is not after 1970"
     return [
-        (
+        Reason(
             times.is_null(),
             "is null, and not the time of an event",
-            'Drop such rows, .na.drop(subset=["{name}"]), or fill them in.',
+            f'Drop such rows, .na.drop(subset=["{name}"]), or fill them in.',
         ),
-        (
+        Reason(
             _upserts_only(pc.less(times, int64(_MIN_TIMESTAMP_US if is_number else 1))),
             early,
-            'Milliseconds become an instant by timestamp_millis("{name}"), seconds by timestamp_seconds.',
+            f'Milliseconds become an instant by timestamp_millis("{name}"), seconds by timestamp_seconds.',
         ),
-        (
+        Reason(
             _upserts_only(pc.greater(times, int64(ahead_us))),
             f"is more than {AHEAD_S} seconds ahead of the clock, and would hide what comes until then",
-            'Correct its clock or time zone; or bound it: least("{name}", current_timestamp()).',
+            f'Correct its clock or time zone; or bound it: least("{name}", current_timestamp()).',
         ),
     ]
 

@@ -39,7 +39,7 @@ from wal_sink.targets.refusals import MOST_REFUSED, find_refused
 from wal_sink.telemetry import FlushMetrics, line_logger
 from wal_sink.units import counted
 
-log = line_logger(__name__)
+logger = line_logger(__name__)
 
 _WARN_EVERY_S = 10.0
 
@@ -194,7 +194,7 @@ class Sender:
             return
         self._has_progress = True  # a skipped row needs no further request
         if not refused:
-            log.warning(
+            logger.warning(
                 "Cassandra refused %d rows in one request and accepted them in several. If this"
                 " repeats, lower cassandra.batchRows or cassandra.batchBytes. Cause: %r",
                 len(failed.request),
@@ -219,7 +219,7 @@ class Sender:
         """Log the failures, as a warning at most every ten seconds: an overload may last for hours."""
         now_s = time.monotonic()
         is_due = now_s - self._warned_s >= _WARN_EVERY_S
-        log.log(
+        logger.log(
             logging.WARNING if is_due else logging.DEBUG,
             "%s failed, the first with %r",
             counted(len(self._failures), "request"),

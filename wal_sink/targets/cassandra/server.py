@@ -19,7 +19,7 @@ from wal_sink.targets.cassandra.table import TableMetadata
 from wal_sink.targets.ddl import quote
 from wal_sink.units import counted, now_us
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class Server(NamedTuple):
@@ -140,7 +140,7 @@ def refuse_too_few_nodes(server: Server, options: CassandraOptions, datacenter: 
                     f" {{'class': 'NetworkTopologyStrategy', {replication}}};",
                 )
         if held != factors:
-            log.warning(
+            logger.warning(
                 "%s Rows have fewer copies than the factor, and fewer nodes may be down at a time",
                 text,
             )
@@ -168,7 +168,7 @@ def inspect_server(session: Any, options: CassandraOptions, datacenter: str) -> 
     refuse_too_few_nodes(server, options, datacenter)
     refuse_clock_ahead(session, options)
     if options.consistency_level in ("ONE", "LOCAL_ONE"):
-        log.warning(
+        logger.warning(
             "cassandra.consistencyLevel is %s: a row counts as written when one replica has the row, and the"
             " row is lost with this replica. With LOCAL_QUORUM the row survives",
             options.consistency_level,

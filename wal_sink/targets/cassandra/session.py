@@ -24,7 +24,7 @@ from wal_sink.targets.cassandra.table import read_table
 from wal_sink.targets.cassandra.table_changes import TableWatch
 from wal_sink.telemetry import line_logger, session_metrics
 
-log = line_logger(__name__)
+logger = line_logger(__name__)
 
 MOST_REFUSED = 1_000
 """The number of refused rows at which `write` raises `RowsRefused`. Fewer rows wait for `drain`."""
@@ -90,7 +90,7 @@ class CassandraSession(IdempotentSession):
             self._refuse(self._sender.drain())
         if self._plans and not self._has_logged:
             self._has_logged = True
-            log.info(
+            logger.info(
                 "a batch has at most %d rows, and at most %d bytes of one partition. At most %d requests"
                 " are in flight now. The limit rises to %d while the cluster answers quickly",
                 self._batch_rows,
