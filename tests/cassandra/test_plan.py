@@ -256,7 +256,7 @@ def test_static_columns_alone_need_no_clustering_columns() -> None:
     columns = match_columns(static, live(*COLUMNS), update=True)
     source = plan_of(keyspace="shop", table="orders", update=True)
     source = msgspec.structs.replace(source, columns=columns)
-    assert source.static_alone
+    assert source.writes_partitions
     refuse_changed(source, live(*COLUMNS))
     with pytest.raises(SchemaMismatch, match="day: it is in the table's primary key"):
         match_columns(static, live(*COLUMNS))

@@ -1,7 +1,7 @@
 """Apache Cassandra as a target. docs/cassandra.md says how the target treats types, nulls and timestamps.
 
-A module imports only modules of its own line and of lines below. `target` imports modules that load the
-driver inside its methods.
+In this table, a module imports only modules of its own line and of later lines. `target` imports modules that
+load the driver inside its methods.
 
 ====================  ==================================================================
 `target`              implements the interface of a target

@@ -39,7 +39,7 @@ def flags(values: npt.NDArray[np.bool_]) -> pa.Array:
 
 
 def texts(column: pa.Array) -> tuple[pa.Buffer, Array]:
-    """Return the bytes of strings or binaries, the offset of each, and the end of the last one."""
+    """Return the bytes of all strings or binaries; then the begin of each, and the end of the last."""
     _, offsets, data = column.buffers()
     if not len(column):
         return _NO_BYTES, np.zeros(1, np.int32)
@@ -56,13 +56,13 @@ def binaries(data: pa.Buffer, bounds: Array) -> pa.Array:
 
 
 def indices(positions: Array) -> pa.Array:
-    """Return positions as an Arrow array of int64. `pyarrow.array` would import pandas."""
+    """Return positions as an Arrow array of int64, without `pyarrow.array`, which would import pandas."""
     whole = np.ascontiguousarray(positions, np.int64)
     return pa.Array.from_buffers(pa.int64(), len(whole), [None, pa.py_buffer(whole)])
 
 
 _FIRST = pa.Array.from_buffers(pa.int64(), 1, [None, pa.py_buffer(bytes(8))])
-"""The sum before the first value: an array with one zero."""
+"""An array with one zero: the sum of no values."""
 _ZERO = int64(0)
 
 
@@ -70,8 +70,9 @@ def unnest(column: pa.Array) -> tuple[pa.Array, pa.Array]:
     """Return the offsets and the elements of a column of lists or maps.
 
     The column may be a slice, and of any list type of Arrow (large, view, fixed size). Offsets are int32: the
-    begin of each list among the elements, then the end of the last one. A null is an empty list, and elements
-    that Arrow's buffers have for it are left out. The elements of a map are structs of key and value.
+    begin of each list among the elements, then the end of the last list. A null becomes an empty list. If
+    Arrow's buffers have elements for the null, they are left out. The elements of a map are structs of key
+    and value.
     """
     if pa.types.is_map(column.type):
         column = _entries(column)
@@ -82,7 +83,7 @@ def unnest(column: pa.Array) -> tuple[pa.Array, pa.Array]:
 
 
 def _sums(values: pa.Array) -> pa.Array:
-    """Return the sum of the values before each position, and the sum of all values."""
+    """Return running sums: 0, then the sum up to each value. The last sum is that of all values."""
     return pa.concat_arrays([_FIRST, pc.cumulative_sum(values)])
 
 
@@ -114,8 +115,8 @@ def _entries(column: pa.Array) -> pa.Array:
 
 
 _LENGTH = 4
-"""The bytes of a length, which is before each element of a collection and each field of a struct. The number
-of elements, before a collection, has the same size."""
+"""The bytes of the length before each element of a collection and each field of a struct. The number of
+elements before a collection has the same size."""
 
 
 def sizes(stored: pa.Array) -> pa.Array:

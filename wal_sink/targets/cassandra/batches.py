@@ -34,12 +34,13 @@ from wal_sink.targets.cassandra.statements import Statements
 from wal_sink.targets.cassandra.types import column_types, has_lists
 
 BUFFER_ROWS = 8_192
-"""The number of buffered rows that are encoded together. The fixed cost of a call is as high as the cost of
-600 rows."""
+"""The number of rows at which the buffer is full. Its rows are encoded together, because the fixed cost of an
+encoding is as high as the cost of 600 rows."""
 BUFFER_BYTES = 4 * 1024 * 1024
+"""The number of bytes at which the buffer is full."""
 _SMALL = 256 * 1024
-"""Up to this number of bytes, Arrow's buffers of a slice count whole, although the slice may use only parts
-of them. The exact size, `nbytes`, takes 9 us."""
+"""If Arrow's buffers of a slice have at most this many bytes, all of them count, although the slice may use
+only a part. To compute the exact size, `nbytes`, takes 9 us."""
 BUFFER_S = 0.05
 """A buffer counts as full this many seconds after its first slice. So a flush with a limited rate sends rows
 evenly."""
@@ -72,7 +73,7 @@ class SliceBuffer:
         )
 
     def take(self) -> list[TimestampedRows]:
-        """Empty the buffer, and return its rows, in one batch if Arrow can join the slices."""
+        """Empty the buffer, and return its rows: in one batch, or in several if Arrow cannot join them."""
         slices, self._slices = self._slices, []
         self._rows = self._bytes = 0
         if not slices:
@@ -95,13 +96,13 @@ BYTES = 96 * 1024
 """The most bytes of a request of one partition by default."""
 
 _ALONE = -1
-"""The group of the partitions whose rows share no request with other partitions."""
+"""The number of the group of partitions that share no request with other partitions."""
 _MOVED_FOR_A_REQUEST = 500
 """The number of rows whose reordering costs as much as one request."""
 
 
 class Limits(NamedTuple):
-    """The limits of a request. A row that exceeds a limit alone has a request of its own."""
+    """The limits of a request. If a single row exceeds a limit, it has a request of its own."""
 
     rows: int = ROWS
     bytes: int = BYTES
@@ -188,7 +189,9 @@ def divide(
 
 
 def _order(partitions: npt.NDArray[Any], groups: npt.NDArray[Any]) -> Ints | None:
-    """Return the rows' order by group and partition; None if the present order is good enough.
+    """Return the rows' order by group and partition.
+
+    Return None if the rows of each partition are adjacent, and the order would save too few requests.
 
     :param groups: the group of each partition.
     """
@@ -227,7 +230,7 @@ class _Cuts:
         self._weights = np.asarray(weights)[begins].data
 
     def alone(self, first: int, last: int) -> Iterator[int]:
-        """Yield where each request ends, for partitions with requests of their own."""
+        """Yield the row at which each request ends, for partitions that share no request."""
         for partition in range(first, last):
             row, end = self._ends[partition], self._ends[partition + 1]
             while row < end:
@@ -237,7 +240,7 @@ class _Cuts:
                 yield row
 
     def shared(self, first: int, last: int) -> Iterator[int]:
-        """Yield where each request ends, for small partitions. A request has whole partitions."""
+        """Yield the row at which each request ends, for partitions that share requests as a whole."""
         limit, ends, weights = self._limit, self._ends, self._weights
         while first < last:
             fits = min(first + limit.shared_partitions, last)

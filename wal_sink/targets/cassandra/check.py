@@ -37,7 +37,7 @@ MAX_ROW_BYTES = 8 * 1024 * 1024
 def cast_rows(
     batch: pa.RecordBatch, plan: CassandraPlan, deletes: pa.Array | None
 ) -> pa.RecordBatch:
-    """Refuse invalid values, and cast the columns of the table.
+    """Refuse invalid values, and cast the columns of the table to the types of the log.
 
     :param deletes: flags of the rows that are deletes; None if all rows are upserts.
     :raises InvalidRow: a row is invalid. The error names the column and the first such row.

@@ -66,7 +66,10 @@ def fixed(values: Array | int, wire: str) -> Fixed:
 
 
 def constant(value: bytes) -> Fixed:
-    """Return pieces that have the same bytes, at least one, in all rows."""
+    """Return pieces with the same bytes in every row.
+
+    :param value: one byte or more.
+    """
     whole = np.frombuffer(value, f"V{len(value)}")
     return Fixed(whole.reshape(()), whole.dtype)
 
@@ -84,8 +87,8 @@ def joined(columns: Iterable[Pieces], rows: int) -> Pieces:
 
     :param columns: at least one.
     """
-    # The cost of Arrow's join grows with the number of arrays. So numpy first merges adjacent arrays of fixed
-    # width.
+    # The cost of Arrow's join grows with the number of arrays. So numpy first merges adjacent pieces of fixed
+    # width into one array.
     merged: list[Pieces] = []
     for run in [[*run] for _, run in itertools.groupby(columns, type)]:
         neighbours = [pieces for pieces in run if isinstance(pieces, Fixed)]
@@ -123,7 +126,7 @@ def piece_binaries(piece: Varying, *, narrow: bool | None = None) -> pa.Array:
 
 
 def varying(pieces: Pieces, rows: int) -> Varying:
-    """Return pieces of fixed width as pieces with offsets; others as they are."""
+    """Return pieces with offsets. Pieces that already have offsets are returned as they are."""
     if isinstance(pieces, Varying):
         return pieces
     whole = np.ascontiguousarray(np.broadcast_to(pieces.values, rows), pieces.wire)
@@ -160,14 +163,14 @@ def tails(block: Array, widths: Array) -> Varying:
 
 
 def ends(widths: Array) -> Array:
-    """Return the offsets of adjacent pieces with some widths."""
+    """Return the offsets of adjacent pieces, whose widths are known."""
     offsets = np.zeros(len(widths) + 1, np.int64)
     np.cumsum(widths, out=offsets[1:])
     return offsets
 
 
 def distinct(column: pa.Array, encode: Callable[[str], bytes]) -> tuple[Pieces, ...]:
-    """Encode each distinct string of a column by a function. The pieces of nulls are arbitrary."""
+    """Encode a column of strings, each distinct string once. The pieces of nulls are arbitrary."""
     encoded = column.dictionary_encode()
     values = [encode(text) for text in encoded.dictionary.to_pylist()]
     widths = np.fromiter(map(len, values), np.int32, len(values))
@@ -246,7 +249,7 @@ Kernel = Callable[[pa.Array], tuple[Pieces, ...]]
 """Encodes a column. The pieces of nulls are arbitrary, and the caller removes them."""
 
 _MAPPED = bytes(10) + b"\xff\xff"
-"""The first 12 bytes of an IPv6 address that is mapped from an IPv4 address."""
+"""The first 12 bytes of an IPv6 address that is mapped from an IPv4 address. The IPv4 address follows."""
 
 
 def _raw(column: pa.Array) -> tuple[Pieces, ...]:
@@ -254,7 +257,10 @@ def _raw(column: pa.Array) -> tuple[Pieces, ...]:
 
 
 def _number(width: int) -> Kernel:
-    """Return a kernel for integers and floats of a width in bytes. It copies the bits of a NaN, too."""
+    """Return a kernel for integers and floats. A NaN keeps its bits.
+
+    :param width: the bytes of a number.
+    """
 
     def kernel(column: pa.Array) -> tuple[Pieces, ...]:
         return (fixed(elements(column, f"u{width}"), f">u{width}"),)
@@ -280,7 +286,7 @@ def _inet(column: pa.Array) -> tuple[Pieces, ...]:
 
 
 def _packed(text: str) -> bytes:
-    """Return the 4 or 16 bytes of an address. A mapped address, ::ffff:192.0.2.1, becomes 192.0.2.1."""
+    """Return the 4 or 16 bytes of an address. The mapped address ::ffff:192.0.2.1 becomes 192.0.2.1."""
     if ":" not in text:
         return socket.inet_aton(text)
     packed = socket.inet_pton(socket.AF_INET6, text)
@@ -319,8 +325,8 @@ UNSET = -2
 def values(column: pa.Array, tree: CqlType) -> tuple[tuple[Pieces, ...], Array | None]:
     """Encode a column that `cast_column` has returned, without lengths before the values.
 
-    Return the pieces, and one boolean for each row: False for a null, whose pieces are empty. None instead of
-    the booleans if there are no nulls.
+    Return the pieces, and one boolean for each row: False for a null, whose pieces are empty. If there are no
+    nulls, return None instead of the booleans.
     """
     if column.type == pa.null():
         return (), np.zeros(len(column), np.bool_)
@@ -449,7 +455,10 @@ def _without_expired(
 
 
 def concatenated_rows(parts: Sequence[Encoded]) -> Encoded:
-    """Concatenate the rows of several batches, at least one."""
+    """Concatenate the rows of batches.
+
+    :param parts: one batch or more.
+    """
     if len(parts) == 1:
         return parts[0]
     data, offsets = texts(pa.concat_arrays([binaries(*part) for part in parts]))
@@ -468,8 +477,9 @@ def reordered(encoded: Encoded, order: Array) -> Encoded:
 def routing_keys(batch: pa.RecordBatch, plan: CassandraPlan, indexes: Sequence[int]) -> pa.Array:
     """Return the routing key of each row: the encoded partition key, which decides the row's replicas.
 
-    The routing key of one column is its value. Of several columns it has the length in two bytes, the value
-    and a zero for each, as the driver's `BoundStatement.routing_key`.
+    If the partition key has one column, the routing key is its value. If it has several, the routing key has
+    for each column the length in two bytes, the value and a zero byte (`BoundStatement.routing_key` of the
+    driver).
 
     :param indexes: the positions in the plan of the partition key's columns, in the order of the table.
     :raises ValueError: a part is null or too long. `check` refuses such rows.

@@ -80,7 +80,10 @@ class Ledger:
         return LedgerRow.from_cells((self._query_id, *row), f"the ledger {self._table}")
 
     def compare_and_set(self, expected: LedgerRow | None, new: LedgerRow) -> Outcome:
-        """Write the new row if the present row equals the expected row."""
+        """Write the new row if the present row equals the expected row.
+
+        :param expected: the row that was read; None if the query has no row yet.
+        """
         if expected is None:
             insert = (
                 f"INSERT INTO {self._table} ({', '.join(LEDGER_COLUMNS)}) "  # noqa: S608 -- quoted name
@@ -95,9 +98,9 @@ class Ledger:
         return self._conditional(update, (*new.cells[1:], self._query_id, *expected.cells[1:]))
 
     def _conditional(self, statement: str, values: tuple[object, ...]) -> Outcome:
-        """Send a conditional statement once.
+        """Send a conditional statement once. Return `UNKNOWN` if it may have an effect in spite of an error.
 
-        :raises Exception: an error of the driver. The statement had no effect.
+        :raises Exception: an error of the driver, after which the statement has no effect.
         """
         self._prepare(statement)  # outside the try: an error of prepare has no effect on the row
         try:
@@ -116,8 +119,8 @@ class Ledger:
 def create_ledger(name: TableName, *, with_id: bool = True) -> str:
     """Return the CREATE TABLE of the ledger, with an id that depends only on the table's name.
 
-    Otherwise each node before Cassandra 6 would choose a random id. If two queries created the table at the
-    same time, one table would replace the other, and a ledger row would be lost.
+    Without an id in the statement, each node before Cassandra 6 would choose a random id. If two queries
+    created the table at the same time, one table would replace the other, and a ledger row would be lost.
 
     :param with_id: False for a server that refuses an id in CREATE TABLE.
     """

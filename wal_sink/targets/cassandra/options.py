@@ -40,7 +40,7 @@ EXPIRES_AT_COLUMN = "cassandra.expiresAtColumn"
 TIMESTAMP_COLUMN = "cassandra.timestampColumn"
 BUNDLE = "cassandra.secureConnectBundle"
 
-_BESIDE = (
+_EXCLUSIVE = (
     ("cassandra.contactPoints", BUNDLE),
     ("cassandra.ssl.", BUNDLE),
     (TTL_COLUMN, TTL),
@@ -48,7 +48,7 @@ _BESIDE = (
     (EXPIRES_AT_COLUMN, TTL_COLUMN),
 )
 """Pairs of options that exclude each other. The first text may be the begin of several names."""
-_WITHOUT = (
+_DEPENDENT = (
     ("cassandra.ssl.", "cassandra.ssl.enabled"),
     ("cassandra.ssl.clientKey", "cassandra.ssl.clientCertificate"),
 )
@@ -240,13 +240,13 @@ class CassandraOptions(OperationOptions, frozen=True, kw_only=True):
             for option in fields(type(self))
             if getattr(self, option.field) not in (option.default, "")
         }
-        for begin, other in _BESIDE:
+        for begin, other in _EXCLUSIVE:
             if other in names and (name := _first(names, begin)):
                 raise OptionError(
                     f"Option {name} is given beside {other}, and only one of the two can be used.",
                     "Keep one of them.",
                 )
-        for begin, other in _WITHOUT:
+        for begin, other in _DEPENDENT:
             if other not in names and (name := _first(names, begin)):
                 raise OptionError(
                     f"Option {name} is given without {other}, and would have no effect.",
@@ -350,8 +350,8 @@ def _refuse_bad_contact_points(text: str, hosts: tuple[str, ...]) -> None:
             'Add .option("cassandra.contactPoints", …): addresses of some of the nodes, comma-separated;'
             f" or {BUNDLE}.",
         )
-    # One colon is host:port; an IPv6 address has more. The error does not repeat the text: it may contain a
-    # password.
+    # One colon is host:port, and an IPv6 address has several. The error does not repeat the text, which may
+    # contain a password.
     if any(re.search(r"^[^:\[\]]*:\d*$|[\[\]@/ ]", host) for host in hosts):
         raise OptionError(
             "Option cassandra.contactPoints has a part that is not a name or address of a host.",
@@ -372,7 +372,7 @@ class Login(NamedTuple):
 
 
 def with_environment(options: CassandraOptions) -> CassandraOptions:
-    """Return the options. Options that are not set get their values from the environment of this process."""
+    """Return the options, and read options that are not set from the environment of this process."""
     values = {
         field: value
         for field, variable in ENVIRONMENT.items()

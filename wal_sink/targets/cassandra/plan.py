@@ -333,9 +333,9 @@ _FROZEN = "Make the columns frozen<list<…>>, leave them out of the DataFrame"
 def refuse_repeated_lists(plan: CassandraPlan, metadata: TableMetadata) -> None:
     """Refuse options that conflict with lists that are not frozen.
 
-    Each write of such a list adds new elements. So the flusher sends a row with a higher timestamp each time,
-    and an event time cannot be the timestamp. A TTL in seconds would count from the higher timestamp, and the
-    row would expire later.
+    If such a list is written twice with one timestamp, it has each element twice. So the flusher sends a row
+    with a higher timestamp each time, and the timestamp cannot be an event time. A TTL in seconds would count
+    from the higher timestamp, and the row would expire later.
 
     :raises SchemaMismatch: the plan has such a list, and event times or a TTL in seconds.
     """

@@ -21,7 +21,8 @@ TTL_S = "wal_sink:ttl_s"
 EXPIRES_US = "wal_sink:expires_us"
 """The log's column of expiry times: microseconds since 1970; null for a delete."""
 TIMESTAMP_US = "wal_sink:timestamp_us"
-"""The log's column of event times: microseconds since 1970. (A column of the table has milliseconds.)"""
+"""The log's column of event times: microseconds since 1970. A timestamp column of the table has only
+milliseconds."""
 
 
 class TableName(NamedTuple):
@@ -59,17 +60,17 @@ class CassandraRowPlan(msgspec.Struct, frozen=True, kw_only=True):
     update: bool = False
     """True if rows are written by UPDATE."""
     clustering: tuple[str, ...] = ()
-    """The clustering columns in the table's order, for deletes; empty if all rows are upserts."""
+    """The clustering columns in the table's order, if rows may be deletes; empty if all rows are upserts."""
     ttl: RowTtl | None = None
     """None if no option sets a TTL."""
     timestamp_column: str = ""
-    """The column of event times; empty if a later row of the stream replaces an earlier one."""
+    """The column of event times. If empty, the later of two rows in the stream replaces the earlier row."""
     types: dict[str, tuple[tuple[str, str], ...]] = msgspec.field(default_factory=dict)
     """The user-defined types of the columns by name. A type has the name and the CQL type of each field."""
 
     @property
     def name(self) -> TableName:
-        """The table."""
+        """The name of the table."""
         return TableName(self.keyspace, self.table)
 
 
@@ -97,7 +98,7 @@ class CassandraPlan(Plan, frozen=True, kw_only=True):
                 "Restore the file in the log's plans/ folder from a copy.",
             ) from error
         fields = {name: getattr(plan, name) for name in Plan.__struct_fields__}
-        # Statements contain the table's name, and the log's file may be forged: quote the name again.
+        # Statements contain the table's name, and the log's file may be forged. So the name is quoted again.
         return cls(**fields | {"details": details, "table": str(details.name)})
 
     @property
@@ -108,7 +109,7 @@ class CassandraPlan(Plan, frozen=True, kw_only=True):
         return Plan(**fields | {"details": details})
 
     @property
-    def static_alone(self) -> bool:
-        """True if the rows have only static columns. Then each row is a partition."""
+    def writes_partitions(self) -> bool:
+        """True if rows are written by UPDATE, without clustering columns. Then each row is a partition."""
         roles = {column.role for column in self.columns}
         return self.details.update and "clustering" not in roles

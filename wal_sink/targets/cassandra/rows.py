@@ -8,8 +8,8 @@ functions below are in this order: start, task, flush.
 the time of writing, the row would expire later each time. So the second in which a row expires is fixed when
 the row is published, and a flusher writes the row with the remaining TTL.
 
-**Event time.** A control column has the write timestamp of each row. So the event time decides between
-versions of a row.
+**Event time.** A control column has the event time of each row, and the event time is the write timestamp. So
+the version of a row with the latest event time wins.
 """
 
 from __future__ import annotations
@@ -191,7 +191,7 @@ def without_deleted_values(
     """Replace the values of deletes by nulls, except in columns of the key.
 
     :param table: the plan with the columns of `rows`.
-    :raises InvalidRow: a clustering column is null, and a later one has a value. CQL has no such delete.
+    :raises InvalidRow: a clustering column is null, and the next one has a value. CQL has no such delete.
     """
     keys = {column.name for column in table.columns if column.role in KEY}
     rows = without_values_of_deletes(rows, deletes, keys)

@@ -84,10 +84,12 @@ class Sender:
     def send(self, requests: Iterable[EncodedBatch]) -> None:
         """Send requests, and return without waiting for all answers.
 
-        After a failure the sender waits for the requests in flight, and repeats the failed requests with
-        growing pauses. Meanwhile it sends no new request, which would be more load for a cluster in trouble.
+        If requests fail, the sender waits for the requests in flight, and repeats the failed requests with
+        growing pauses. Until they are acknowledged it sends no new request, which would be more load for a
+        cluster in trouble.
 
-        After an error any request since the last `drain` may be lost. The sender must not be used again.
+        If this method or `drain` raises an error, any request since the last `drain` may be lost, and the
+        sender must not be used again.
 
         :param requests: an iterable that is read while earlier requests are in flight.
         :raises TargetUnavailable: no request was acknowledged for `patience_s`.
@@ -126,12 +128,12 @@ class Sender:
         self._failures += sent.failed
 
     def _recover(self) -> None:
-        """Repeat failed requests until all are acknowledged. Give up if none is for `_patience_s`."""
+        """Repeat failed requests. Raise an error if none is acknowledged for `_patience_s`."""
         self._await_all()
         sent_once = any(failed.request.statements.sent_once for failed in self._failures)
         patience_s = 0.0 if sent_once else self._patience_s
         try:
-            while self._failures:  # each acknowledgement starts the patience again
+            while self._failures:  # each acknowledgement starts the time again
                 self._has_progress = False
                 for attempt in retrying(patience_s):
                     with attempt:
@@ -150,7 +152,7 @@ class Sender:
             ) from error
 
     def _repeat(self, *, is_first: bool) -> None:
-        """Repeat failed requests until one fails again. The requests after it stay in `_failures`.
+        """Repeat failed requests until one fails again. All unfinished requests stay in `_failures`.
 
         :param is_first: True to repeat only requests that no node has carried out or that were refused. Other
             requests need a pause first.
@@ -252,8 +254,8 @@ class RefusedRowSearch:
 
     A node may refuse a row for a moment, and accept it a little later. So the search blames a row only if the
     server refuses the row alone, accepts another row of the window, and refuses the row again. If the server
-    accepts no row of the window, two refusals are enough. Then more than `MOST_REFUSED` refused rows are an
-    error of the table.
+    accepts no row of the window, two refusals are enough. But more than `MOST_REFUSED` refused rows then mean
+    that the table is to blame, and the flush stops.
 
     :param send: sends a request and waits for the answer. Returns the error; None if all rows are written.
     """
@@ -278,7 +280,8 @@ class RefusedRowSearch:
             suspects.append(FailedRequest(row, error))
             if self.witness is None and len(self.refused) + len(suspects) > MOST_REFUSED:
                 raise refusal_error(*suspects[-1])
-        if suspects and not refused.statements.sent_once:  # else no accepted row may be sent again
+        # The second search sends an accepted row twice.
+        if suspects and not refused.statements.sent_once:
             suspects = self._refused_again(suspects)
         self.refused += [_refused_row(*failed) for failed in suspects]
         return len(suspects)
@@ -307,7 +310,7 @@ class RefusedRowSearch:
 
 
 def _refused_row(request: EncodedBatch, error: Exception) -> RefusedRow:
-    refused, us = refusal_error(request, error), ledger_us(request)
+    refused, us = refusal_error(request, error), write_us(request)
     if us is None:
         raise refused
     return RefusedRow(us, refused)
@@ -321,10 +324,10 @@ def refusal_error(request: EncodedBatch, error: Exception) -> TargetRefused:
     )
 
 
-def ledger_us(request: EncodedBatch) -> int | None:
-    """Return the write timestamp of a request's first row; None if it is an event time.
+def write_us(request: EncodedBatch) -> int | None:
+    """Return the write timestamp of a request's first row; None if the row has an event time instead.
 
-    The log finds a refused row by its write timestamp, and does not know event times.
+    The log finds a refused row by its write timestamp, and not by an event time.
     """
     query_id, values = next(request.rows())
     statement = request.statements.by_id[query_id]
@@ -335,7 +338,7 @@ def ledger_us(request: EncodedBatch) -> int | None:
 
 
 def first_row_text(request: EncodedBatch) -> str:
-    """Return the key of a request's first row, and the table, as errors name them."""
+    """Return the key of a request's first row, and the table, as errors name the row."""
     query_id, values = next(request.rows())
     statement = request.statements.by_id[query_id]
     types = [column.type for column in statement.prepared.column_metadata]

@@ -38,7 +38,7 @@ CLOCK_AHEAD_S = 60
 """The most seconds by which this host's clock may be ahead of a node's clock at a start."""
 
 _KEYSPACES_SERVICE = ("Amazon Keyspaces", "system_schema_mcs")
-"""The cluster name of Amazon Keyspaces, and a keyspace that no other product has."""
+"""The cluster name of Amazon Keyspaces, and a keyspace that only this product has."""
 _COSMOS = ("cosmosprod", "3.11.0")
 """The cluster name of Azure Cosmos DB in lower case, and the version that Cosmos DB reports."""
 _COSMOS_HOSTS = re.compile(r"\.cosmos\.(azure\.com|azure\.cn|azure\.us)$")

@@ -27,7 +27,7 @@ from wal_sink.telemetry import line_logger, session_metrics
 logger = line_logger(__name__)
 
 MOST_REFUSED = 1_000
-"""The number of refused rows at which `write` raises `RowsRefused`. Fewer rows wait for `drain`."""
+"""The number of refused rows at which `write` raises `RowsRefused`. `drain` raises it for fewer rows."""
 
 
 class CassandraSession(IdempotentSession):
@@ -106,7 +106,7 @@ class CassandraSession(IdempotentSession):
             return self._ledger.compare_and_set(expected, new)
 
     def compare(self, plan: Plan) -> None:
-        """Compare a plan with the table, at the first call with this plan."""
+        """Compare a plan with the table, unless an earlier call has compared this plan."""
         with self._with_cause():
             self.prepare(plan)
 
@@ -115,7 +115,7 @@ class CassandraSession(IdempotentSession):
         self._connection.close()
 
     def prepare(self, plan: Plan) -> PlanRequests:
-        """Return the requests of a plan. The first call with a plan compares it with the table."""
+        """Return the `PlanRequests` of a plan. The first call compares the plan with the table."""
         if plan.key not in self._plans:
             typed = CassandraPlan.of(plan)
             self._table.add(typed.of_table())
@@ -132,7 +132,7 @@ class CassandraSession(IdempotentSession):
         self._sender.send(requests.take(self._table.default_ttl_s))
 
     def _refuse(self, refused: list[RefusedRow]) -> None:
-        """Raise the error of a changed table; if the table has not changed, the error of refused rows."""
+        """Raise an error if the table has changed, or else if there are refused rows."""
         self._table.check()
         if refused:
             raise RowsRefused(refused)

@@ -228,7 +228,7 @@ def table_rows(batch: pa.RecordBatch, plan: CassandraPlan) -> pa.RecordBatch:
 
 
 def _masks(batch: pa.RecordBatch, plan: CassandraPlan) -> dict[int | None, Flags]:
-    """Return flags of the rows of each statement, at least one.
+    """Return flags of the rows of each statement that writes rows; of the upsert if there are no rows.
 
     The key is None for the upsert, and the number of clustering columns in the WHERE clause for a DELETE.
     """

@@ -134,7 +134,7 @@ def _read(session: Any, name: TableName, node: Any) -> TableMetadata:
 
 
 _MOST_NODES = 3
-"""The most nodes that are searched for a table that a node lacks."""
+"""The most nodes to ask for a table, if a first node lacks the table."""
 
 
 def _node_with_table(session: Any, name: TableName) -> Any:
@@ -177,7 +177,7 @@ def create_table(session: Any, statement: str, name: object, kind: str = "Table"
 
 
 def keyspace_statement(keyspace: str) -> str:
-    """Return a CREATE KEYSPACE with a replication as an example."""
+    """Return a CREATE KEYSPACE statement. Its replication is only an example."""
     return (
         f"CREATE KEYSPACE {quote(keyspace)}\n"
         "  WITH replication = {'class': 'NetworkTopologyStrategy', 'replication_factor': 3};"

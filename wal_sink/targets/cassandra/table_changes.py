@@ -122,10 +122,11 @@ def refuse_changed(plan: CassandraPlan, metadata: TableMetadata) -> None:
         if now.get(column.in_table) != (column.in_table, column.type, column.role)
     ]
     planned = {column.in_table for column in plan.columns}
+    optional = {"clustering"} if plan.writes_partitions else set()
     changes += [
         f"{column.name} is new, {_described(column)}"
         for column in metadata.key
-        if column.name not in planned and not (column.role == "clustering" and plan.static_alone)
+        if column.name not in planned and column.role not in optional
     ]
     changes += [
         f"type {name} was ({_fields(fields)}), is ({_fields(metadata.types.get(name, ()))})"

@@ -78,7 +78,7 @@ class CassandraTarget(Target):
         import wal_sink.targets.cassandra.session  # noqa: F401, PLC0415 -- the driver
 
     def for_tasks(self) -> Self:
-        """Return the target with the secrets of this process's environment. A worker may have older ones."""
+        """Return the target with the secrets of this process. A worker may have older secrets."""
         return type(self)(with_environment(self.options))
 
     def connect(self, query_id: str) -> IdempotentSession:

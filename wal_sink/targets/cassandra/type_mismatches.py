@@ -58,8 +58,8 @@ def _remedy(column: str, cast: str | None, spark: str, part: str | None) -> str:
 
 
 _Differences: TypeAlias = Iterator[tuple[Mismatch, pa.DataType, str | None]]
-"""Mismatches, each with the Arrow type of its part, and the Spark type to which the part has to be cast (None
-if no cast helps). If the remedy of a mismatch is empty, the remedy is this cast."""
+"""Mismatches, each with the Arrow type of its part, and the Spark type to which the part has to be cast. The
+Spark type is None if no cast helps. If a mismatch has an empty remedy, this cast is the remedy."""
 
 
 def _differences(path: str, source: pa.DataType, tree: CqlType) -> _Differences:

@@ -27,7 +27,7 @@ _THOUSAND = int64(1_000)
 
 
 def as_is(column: pa.Array) -> pa.Array:
-    """Return the column. Decode a column in Arrow's dictionary encoding."""
+    """Return the column unchanged, or decoded if it has Arrow's dictionary encoding."""
     return column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
 
 
@@ -109,7 +109,10 @@ def _unlike(pattern: str) -> Callable[[pa.Array], pa.Array]:
 
 
 def _no_digits(pattern: str) -> Callable[[pa.Array], pa.Array]:
-    """Return the function `bad` for numbers written as text. A column of numbers has no bad values."""
+    """Return a function that flags texts which are no numbers. A column of numbers has no such texts.
+
+    :param pattern: the pattern of a text that is a number.
+    """
     unlike = _unlike(pattern)
 
     def bad(column: pa.Array) -> pa.Array:
@@ -282,7 +285,7 @@ NESTED: dict[str, Callable[[pa.DataType], bool]] = {
     "udt": pa.types.is_struct,
     "vector": is_array,
 }
-"""The CQL types with parts. A function returns True if an Arrow type has the same kind of parts."""
+"""The CQL types with parts. A type's function returns True if an Arrow type has the same kind of parts."""
 
 
 def accepts(cql: str, source: pa.DataType) -> bool:
@@ -308,7 +311,7 @@ class CqlType(NamedTuple):
     label: str
     """The type as the server prints it."""
     frozen: bool
-    """True if the server stores the type as one value, as all types inside other types."""
+    """True if the server stores the type as one value. A type inside another type is always frozen."""
     parts: tuple[CqlType, ...] = ()
     """The type of the elements, the types of key and value, or the types of the fields."""
     name: str = ""

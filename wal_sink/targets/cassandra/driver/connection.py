@@ -75,7 +75,8 @@ def tls_context(options: CassandraOptions) -> ssl.SSLContext | None:
 ROWS = "rows"
 """The execution profile of rows and of the ledger's updates, with the consistency levels of the options."""
 LEDGER_READ = "ledger read"
-"""The execution profile of the ledger's reads: the serial level returns all acknowledged updates."""
+"""The execution profile of the ledger's reads, at the serial consistency level. Such a read returns all
+acknowledged updates."""
 
 _CERTIFICATE = ("certificate", "CERTIFICATE", "unknown ca", "UNKNOWN_CA")
 """Words in OpenSSL's errors about certificates. Some of these errors have no exception type."""
@@ -157,7 +158,7 @@ def _without_driver_log() -> Iterator[None]:
 
 @contextlib.contextmanager
 def errors_translated(options: CassandraOptions) -> Iterator[None]:
-    """Turn exceptions of the driver into errors of the sink. Used after the connection is open.
+    """Turn exceptions of the driver into errors of the sink, while a connection is open.
 
     :raises TargetUnavailable: the exception's class is "retry" or "throttle".
     :raises TargetRefused: the exception's class is "fatal".
@@ -178,9 +179,9 @@ def errors_translated(options: CassandraOptions) -> Iterator[None]:
 def choose_datacenter(option: str, datacenters: Iterable[str]) -> str:
     """Return the local datacenter.
 
-    :param option: the datacenter that the option names; empty for the only one.
+    :param option: the datacenter that the option names; empty if the option is not set.
     :param datacenters: the datacenters of the cluster.
-    :raises OptionError: the datacenter does not exist, or there are several and the option is empty.
+    :raises OptionError: the datacenter does not exist. Or the option is empty, and there are several.
     """
     known = sorted(datacenters)
     if option:
@@ -216,7 +217,7 @@ def _profiles(options: CassandraOptions) -> dict[Any, Any]:
         )
 
     return {
-        # For reads of the schema and changes of it. The keyspaces `system` and `system_schema` have one
+        # For requests that read or change the schema. The keyspaces `system` and `system_schema` have one
         # replica on each node, so a read at TWO or THREE would be refused.
         EXEC_PROFILE_DEFAULT: profile(ConsistencyLevel.LOCAL_ONE),
         ROWS: profile(data),
@@ -252,7 +253,7 @@ def _cluster(options: CassandraOptions) -> Any:
             **address,
             auth_provider=auth,
             execution_profiles=_profiles(options),
-            # The driver's default policy gives a host up after 64 attempts, ten minutes of an outage.
+            # With the driver's default policy, a host would be given up after 64 attempts, in ten minutes.
             reconnection_policy=ExponentialReconnectionPolicy(0.5, 10, max_attempts=None),
             connect_timeout=options.request_timeout,
             control_connection_timeout=options.request_timeout,
@@ -297,7 +298,7 @@ def _datacenters(cluster: Any) -> set[str]:
 def _no_connection(error: Exception, options: CassandraOptions) -> WalSinkError:
     causes = (isinstance(error, NoHostAvailable) and of_each_host(error)) or [error]
     for cause in causes:
-        if isinstance(cause, AuthenticationFailed) and not _may_pass(cause):
+        if isinstance(cause, AuthenticationFailed) and not _is_unchecked(cause):
             return _no_login(cause, options)
         if any(word in str(cause) for word in _CERTIFICATE):
             return _no_trust(cause, options)
@@ -319,7 +320,7 @@ def _about_tls(options: CassandraOptions, reasons: str) -> str:
     return f"Nodes that {verb} cassandra.ssl.clientCertificate close the connection."
 
 
-def _may_pass(refused: AuthenticationFailed) -> bool:
+def _is_unchecked(refused: AuthenticationFailed) -> bool:
     """Return True if the server could not check the login because of an outage."""
     return "Unable to perform authentication" in str(refused)
 

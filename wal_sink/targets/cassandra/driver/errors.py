@@ -72,7 +72,7 @@ _CLASSES: dict[ErrorClass, tuple[type[Exception], ...]] = {
 def classify(error: Exception) -> ErrorClass:
     """Return "retry" to try again at once, "throttle" to slow down first, "fatal" to stop the flush.
 
-    An unknown error is fatal: a bug must not be retried forever.
+    An unknown error is fatal, because a bug must not be retried forever.
     """
     if isinstance(error, WalSinkError):
         return "retry" if error.transient else "fatal"
@@ -93,7 +93,7 @@ def is_overload(error: Exception) -> bool:
 def was_not_sent(error: Exception) -> bool:
     """Return True if the driver refused a request because the send buffer of the socket is full.
 
-    The buffer is full whenever the sink is faster than the network. So the cluster need not be overloaded.
+    The buffer is full whenever the sink is faster than the network, also if the cluster is not overloaded.
     """
     return _every_cause_is(error, ConnectionBusy)
 
@@ -101,8 +101,8 @@ def was_not_sent(error: Exception) -> bool:
 def is_refused(error: Exception) -> bool:
     """Return True if the server refuses a request because of its rows.
 
-    `WriteFailure` and `ServerError` are not refusals, although a value that an index cannot take causes them:
-    a full disk, a full CDC space and an overload cause the same errors.
+    `WriteFailure` and `ServerError` do not count as refusals, although a value that an index cannot take
+    causes them. A full disk, a full CDC space and an overload cause the same errors.
     """
     return _is_invalid(error) and not _is_of_a_node(error)
 
@@ -113,14 +113,14 @@ _OF_A_NODE = re.compile(
     r"|disk usage exceeds",
     re.IGNORECASE,
 )
-"""Messages of Cassandra 3.11 to 5.0: a coordinator lacks the keyspace, the table or a column
-(`Schema.validateTable`, `TableMetadata.getExistingColumn`, CREATE), or its disk is full (a guardrail)."""
+"""Messages of Cassandra 3.11 to 5.0 if a coordinator lacks the keyspace, the table or a column
+(`Schema.validateTable`, `TableMetadata.getExistingColumn`, CREATE), or if its disk is full (a guardrail)."""
 
 
 def _is_of_a_node(error: Exception) -> bool:
     """Return True if a request is invalid only because of the present state of a node.
 
-    The node has just joined, lags behind a change of the schema, or lacks disk space.
+    The node may have just joined, lag behind a change of the schema, or lack disk space.
     """
     return _is_invalid(error) and _OF_A_NODE.search(str(error)) is not None
 
@@ -132,9 +132,10 @@ def _is_invalid(error: Exception) -> bool:
 def effect_unknown(error: Exception) -> bool:
     """Return True if a conditional update that raised `error` may have an effect, now or later.
 
-    That is possible after each error of a node that has begun the update. A coordinator may even raise
-    `Unavailable` for the commit, after the replicas have accepted the proposal. After `NoHostAvailable` the
-    update has no effect: `connect` turns off the driver's retries, so no node got the request.
+    After any error of a node that has begun the update, the update may have an effect. A coordinator may
+    even raise `Unavailable` for the commit, after the replicas have accepted the proposal. After
+    `NoHostAvailable` the update has no effect, because `connect` turns off the driver's retries, so no node
+    got the request.
     """
     return isinstance(
         error,
@@ -153,7 +154,7 @@ def _is_cas_unknown(error: Exception) -> bool:
 
 
 def _every_cause_is(error: Exception, types: type[Exception] | tuple[type[Exception], ...]) -> bool:
-    """Return True if an error is of some types; for a `NoHostAvailable`, if each host's error is."""
+    """Return True if an error has one of the types; or if each host's error in a `NoHostAvailable` has."""
     causes = of_each_host(error) if isinstance(error, NoHostAvailable) else [error]
     return bool(causes) and all(isinstance(cause, types) for cause in causes)
 
@@ -201,9 +202,10 @@ slower: the flusher would write the whole window again."""
 
 
 def retrying(patience_s: float = PATIENCE_S) -> tenacity.Retrying:
-    """Repeat a call, with growing and random pauses.
+    """Return an object that repeats a call, with growing and random pauses.
 
     The repetition ends when the call succeeds, when its error is not worth repeating, or after `patience_s`.
+    Then the call's error is raised.
     """
     return tenacity.Retrying(
         retry=tenacity.retry_if_exception(is_worth_repeating),
@@ -214,7 +216,11 @@ def retrying(patience_s: float = PATIENCE_S) -> tenacity.Retrying:
 
 
 def is_worth_repeating(error: BaseException) -> bool:
-    """Return True if the same request may succeed within seconds."""
+    """Return True if the same request may succeed within seconds.
+
+    An invalid request is not repeated, even if only one node refuses it, because the session first checks
+    whether the table has changed.
+    """
     if isinstance(error, WalSinkError) or not isinstance(error, Exception):
-        return False  # the sink raises it only after tries of its own
+        return False  # the sink raises its own errors only after it has repeated the request
     return not _is_invalid(error) and classify(error) != "fatal"

@@ -32,8 +32,8 @@ class EncodedBatch(msgspec.Struct, gc=False):
     number: int
     """The number of rows, at most 65,535."""
     data: bytes
-    """The rows, one after the other. These bytes are a copy: a view would keep all rows of the buffer in
-    memory."""
+    """The rows, one after the other. These bytes are a copy, because a view would keep all rows of the buffer
+    in memory."""
     statements: Any
     """The `Statements` of the rows' plan."""
     node: Any = None

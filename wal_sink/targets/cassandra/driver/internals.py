@@ -3,8 +3,8 @@
 Only this module and `frames` use undocumented parts. The driver may change them, so `pyproject.toml` pins the
 tested versions.
 
-The driver reads and writes its sockets. Own code for this was tried: it was 3 % faster if rows were scattered
-over many partitions (16 pairs of whole flushes), and not faster otherwise.
+The driver reads and writes its sockets. Socket code of wal_sink was tried, and not kept. It was 3 % faster if
+rows were scattered over many partitions (16 pairs of whole flushes), and not faster otherwise.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ HEADER = struct.Struct(">BBhBi")
 def decoded(
     version: int, types: Any, stream: int, flags: int, opcode: int, body: bytes, *how: Any
 ) -> Any:
-    """Decode the answer to a request; the driver calls this function.
+    """Decode the answer to a request. The driver calls this function.
 
-    The answer VOID acknowledges the rows (native protocol, section 4.2.5.1). Then the result is the id of the
-    stream. Otherwise the result is the driver's message.
+    If the answer is VOID, it acknowledges the rows (native protocol, section 4.2.5.1), and the id of the
+    stream is returned. Otherwise the driver's message is returned.
     """
     if opcode == RESULT and body == _VOID and not flags:
         return stream
@@ -82,8 +82,8 @@ class ConnectionFixes:
     def _process_segment_buffer(self: Any) -> None:
         """Read a segment, in a thread of the driver.
 
-        If only the first bytes of a header have arrived, the driver (3.30.1) drops them, and the connection
-        ends: the driver drops the bytes before the position in its buffer. At position 0 it drops nothing.
+        If only the first bytes of a header have arrived, the driver (3.30.1) drops all bytes before the
+        position in its buffer, and the connection fails. So the position is set to 0, and no byte is dropped.
         """
         if self._iobuf.tell() < self._segment_codec.header_length_with_crc:
             self._iobuf.seek(0)
@@ -139,7 +139,7 @@ class Streams(NamedTuple):
         self.connection.send_msg(frames, first, answered, encoder=_unchanged, decoder=decoded)
 
     def free(self) -> None:
-        """Free the streams, and end, after `push` has raised an error."""
+        """Free the streams after `push` has raised an error, and return the connection to its pool."""
         with self.connection.lock:
             for stream in self.ids:
                 self.connection._requests.pop(stream, None)
@@ -149,7 +149,7 @@ class Streams(NamedTuple):
     def reserve_late(self, late: Collection[int]) -> int:
         """Keep streams reserved until their late answers arrive. Return the number of these streams.
 
-        If an answer arrives at this moment, its stream does not count.
+        If the answer of a stream has arrived in the meantime, the stream is not reserved and does not count.
         """
         connection = self.connection
         with connection.lock:
@@ -172,14 +172,14 @@ class Streams(NamedTuple):
             return
         with self.connection.lock:
             self.connection.in_flight -= answered - 1
-        self.pool.return_connection(self.connection)  # subtracts the last request from in_flight
+        self.pool.return_connection(self.connection)  # counts the last answered request itself
 
 
 def borrow(pool: Any, number: int) -> Streams | None:
     """Reserve streams of a pool's connection.
 
-    None if the connection has too few streams, is closed, or has too many late answers, after which the
-    driver replaces it.
+    Return None if the connection is closed, has too few streams, or has too many late answers. In the last
+    case the driver replaces the connection.
     """
     connection = pool._connection
     if connection is None or pool.is_shutdown:
@@ -188,7 +188,7 @@ def borrow(pool: Any, number: int) -> Streams | None:
         is_good = not (
             connection.is_defunct or connection.is_closed or connection.orphaned_threshold_reached
         )
-        # This number excludes ids that the driver has lost (see `can_send`).
+        # Ids that the driver has lost (see `can_send`) do not count.
         unused = (
             len(connection.request_ids) + connection.max_request_id - connection.highest_request_id
         )

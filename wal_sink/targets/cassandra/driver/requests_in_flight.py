@@ -183,9 +183,12 @@ class Group:
         self._bytes = 0
 
     def add(self, request: EncodedBatch, places: float, most_places: float) -> bool:
-        """Add a request, and return True; or return False if the group is full.
+        """Add a request, and return True; or return False if the group has no room for the request.
 
-        An empty group is never full.
+        An empty group has room for any request.
+
+        :param places: the places that the request takes.
+        :param most_places: the places that the group may take.
         """
         size = len(request.data) + _OVERHEAD
         if self.requests and (
@@ -234,7 +237,7 @@ class SentGroup:
         """The time at which the group ended, by the monotonic clock; None before."""
         self.acknowledged = 0
         self.witness: EncodedBatch | None = None
-        """An acknowledged request."""
+        """An acknowledged request; None if no request is acknowledged."""
         self.failed: list[FailedRequest] = []
         self._streams = streams
         self._waiting = dict(zip(streams.ids, group.requests, strict=True))
@@ -254,8 +257,8 @@ class SentGroup:
     def expire(self, timeout_s: float) -> None:
         """End the requests without an answer by a timeout.
 
-        Their streams stay reserved until the answers arrive: another request on such a stream would receive
-        the late answer.
+        The streams of these requests stay reserved until the answers arrive. Otherwise another request on
+        such a stream would receive the late answer.
         """
         if late := self._end_all(OperationTimedOut(f"no answer within {timeout_s:g} s")):
             self._streams.end(self._streams.reserve_late(late))
@@ -347,7 +350,7 @@ class RequestPipeline:
         return self._requests
 
     def has_room(self, places: float) -> bool:
-        """Return True if a group of some places may be sent now; False if `await_group` has to come first."""
+        """Return True if a group that takes `places` may be sent before the next `await_group`."""
         if not self._requests:
             return True
         if not self._ended.empty() or self._places + places > self.concurrency.limit:
@@ -361,7 +364,7 @@ class RequestPipeline:
         """
         first = group.requests[0]
         for pool in self._pools(first.node):
-            # Made before streams are borrowed: an exception would leave them reserved.
+            # Made before streams are borrowed, because after an exception the streams would stay reserved.
             surroundings = self._envelope(first.statements.keyspace)
             if (streams := borrow(pool, len(group.requests))) is not None:
                 sent = SentGroup(group, streams, self._ended.put)
