@@ -7,7 +7,7 @@ from collections import deque
 
 import pytest
 
-from wal_sink.targets.cassandra.driver.requests_in_flight import FIRST, LEAST, MOST, Concurrency
+from wal_sink.targets.cassandra.driver.concurrency import FIRST, LEAST, MOST, Concurrency
 
 
 class Server:

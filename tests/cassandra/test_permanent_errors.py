@@ -40,15 +40,11 @@ from wal_sink.progress.status import Status, read_status
 from wal_sink.targets.base import RowSlice
 from wal_sink.targets.cassandra import CassandraOptions, CassandraTarget, ledger
 from wal_sink.targets.cassandra import table as table_module
+from wal_sink.targets.cassandra.driver.concurrency import Concurrency
 from wal_sink.targets.cassandra.driver.connection import connect
 from wal_sink.targets.cassandra.driver.frames import EncodedBatch
 from wal_sink.targets.cassandra.driver.internals import OverloadedErrorMessage
-from wal_sink.targets.cassandra.driver.requests_in_flight import (
-    Concurrency,
-    Group,
-    RequestPipeline,
-    SentGroup,
-)
+from wal_sink.targets.cassandra.driver.requests_in_flight import Group, RequestPipeline, SentGroup
 from wal_sink.targets.cassandra.ledger import create_ledger
 from wal_sink.targets.cassandra.row_plan import TableName
 from wal_sink.targets.cassandra.session import CassandraSession

@@ -33,13 +33,13 @@ from tests.cassandra.cql_nodes import (
 from tests.support.cql_driver import OwnStatements
 from tests.support.waiting import eventually
 from wal_sink.errors import TargetUnavailable
+from wal_sink.targets.cassandra.driver.concurrency import Concurrency
 from wal_sink.targets.cassandra.driver.errors import was_not_sent
 from wal_sink.targets.cassandra.driver.frames import EncodedBatch
 from wal_sink.targets.cassandra.driver.internals import OverloadedErrorMessage
 from wal_sink.targets.cassandra.driver.requests_in_flight import (
     GROUP_BYTES,
     MOST_REQUESTS,
-    Concurrency,
     Group,
     RequestPipeline,
     SentGroup,

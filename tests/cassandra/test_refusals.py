@@ -25,10 +25,10 @@ from tests.cassandra.cql_nodes import (
 )
 from tests.support.cql_driver import OwnStatements
 from wal_sink.errors import TargetRefused, TargetUnavailable
+from wal_sink.targets.cassandra.driver.concurrency import Concurrency
 from wal_sink.targets.cassandra.driver.errors import is_refused
 from wal_sink.targets.cassandra.driver.frames import EncodedBatch, statement_head
 from wal_sink.targets.cassandra.driver.internals import ServerError
-from wal_sink.targets.cassandra.driver.requests_in_flight import Concurrency
 from wal_sink.targets.cassandra.sender import Sender
 from wal_sink.telemetry import FlushMetrics
 

@@ -23,13 +23,10 @@ from wal_sink.model.ledger import LedgerRow, Outcome
 from wal_sink.model.plan import Plan
 from wal_sink.targets.base import ErrorClass, IdempotentSession, RowSlice, Session, Target
 from wal_sink.targets.cassandra import CassandraOptions, CassandraTarget
+from wal_sink.targets.cassandra.driver.concurrency import Concurrency
 from wal_sink.targets.cassandra.driver.connection import Connection, connect
 from wal_sink.targets.cassandra.driver.errors import was_not_sent
-from wal_sink.targets.cassandra.driver.requests_in_flight import (
-    Concurrency,
-    RequestPipeline,
-    SentGroup,
-)
+from wal_sink.targets.cassandra.driver.requests_in_flight import RequestPipeline, SentGroup
 from wal_sink.targets.cassandra.ledger import Ledger
 from wal_sink.targets.cassandra.sender import Sender
 from wal_sink.targets.cassandra.session import CassandraSession

@@ -18,8 +18,8 @@ from tests.support.cql_driver import request_of
 from wal_sink.demo.cassandra import EmbeddedCassandra, Node
 from wal_sink.errors import TargetRefused, TargetUnavailable
 from wal_sink.targets.base import RowsRefused
+from wal_sink.targets.cassandra.driver.concurrency import Concurrency
 from wal_sink.targets.cassandra.driver.connection import connect
-from wal_sink.targets.cassandra.driver.requests_in_flight import Concurrency
 from wal_sink.targets.cassandra.sender import Sender
 from wal_sink.telemetry import FlushMetrics
 

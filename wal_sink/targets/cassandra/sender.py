@@ -12,6 +12,7 @@ from cassandra import WriteFailure
 from wal_sink.errors import TargetRefused, TargetUnavailable, WalSinkError
 from wal_sink.targets.base import RefusedRow
 from wal_sink.targets.cassandra.check import key_text
+from wal_sink.targets.cassandra.driver.concurrency import Concurrency
 from wal_sink.targets.cassandra.driver.connection import ROWS, Connection
 from wal_sink.targets.cassandra.driver.errors import (
     PATIENCE_S,
@@ -28,7 +29,6 @@ from wal_sink.targets.cassandra.driver.internals import (
     PreparedQueryNotFound,
 )
 from wal_sink.targets.cassandra.driver.requests_in_flight import (
-    Concurrency,
     FailedRequest,
     RequestPipeline,
     grouped,

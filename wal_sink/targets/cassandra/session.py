@@ -13,8 +13,8 @@ from wal_sink.model.ledger import LedgerRow, Outcome
 from wal_sink.model.plan import Plan
 from wal_sink.targets.base import IdempotentSession, RefusedRow, RowSlice, RowsRefused
 from wal_sink.targets.cassandra.batches import BYTES, ROWS, PlanRequests
+from wal_sink.targets.cassandra.driver.concurrency import MOST, Concurrency
 from wal_sink.targets.cassandra.driver.connection import Connection, connect, errors_translated
-from wal_sink.targets.cassandra.driver.requests_in_flight import MOST, Concurrency
 from wal_sink.targets.cassandra.ledger import Ledger, refuse_other_ledger
 from wal_sink.targets.cassandra.options import CassandraOptions
 from wal_sink.targets.cassandra.row_plan import CassandraPlan

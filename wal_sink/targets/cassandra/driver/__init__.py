@@ -1,7 +1,8 @@
 """Wraps the Cassandra driver.
 
 ====================  ==================================================================
-`requests_in_flight`  sends requests in groups, and limits the requests in flight
+`requests_in_flight`  sends requests in groups, and awaits their answers
+`concurrency`         limits the requests in flight
 `connection`          connects: execution profiles, login and TLS
 `frames`              makes the frames of requests from encoded rows
 `errors`              classifies exceptions, and sends requests with a deadline
