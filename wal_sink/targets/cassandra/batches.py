@@ -110,8 +110,8 @@ class Limits(NamedTuple):
     shared_partitions: int = 10
     """The most partitions of a request: the server's `unlogged_batch_across_partitions_warn_threshold`."""
     shared_bytes: int = 5 * 1024
-    """The most bytes of a request of several partitions: the server's `batch_size_warn_threshold`. The server
-    counts its own size of a row, which is `byte_weight` times the encoded bytes, plus `row_weight`."""
+    """The most bytes of a request of several partitions: the server's `batch_size_warn_threshold`. A row in
+    the server has at most `byte_weight` times its encoded bytes, plus `row_weight`."""
     row_weight: int = 0
     byte_weight: int = 1
 

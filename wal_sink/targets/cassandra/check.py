@@ -85,8 +85,8 @@ def _refuse_sizes(batch: pa.RecordBatch, plan: CassandraPlan, stored: pa.RecordB
             "is empty, and it is the whole partition key",
             "Drop such rows, or fill them in.",
         )
-    # If the partition key has several columns, the server stores three more bytes with each: its length and a
-    # separator.
+    # If the partition key has several columns, the server stores three more bytes with each column, for its
+    # length and a separator.
     overhead = 3 * len(partition) if len(partition) > 1 else 0
     for names, extra, noun in (
         (partition, overhead, "partition key"),

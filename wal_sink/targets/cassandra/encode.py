@@ -422,7 +422,7 @@ def encode(
     :param timestamps_us: write timestamps, microseconds since 1970, int64.
     :param timestamp_first: True to put timestamp and TTL before the columns.
     :param ttls: the seconds until each row expires; None if the statement has no TTL. A row with 0 or less
-        has expired: its values become nulls, with a TTL of one second.
+        has expired, and its values become nulls with a TTL of one second.
     """
     rows = batch.num_rows
     absent = UNSET if plan.details.nulls == "unset" else NULL

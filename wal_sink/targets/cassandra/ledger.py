@@ -102,7 +102,7 @@ class Ledger:
 
         :raises Exception: an error of the driver, after which the statement has no effect.
         """
-        self._prepare(statement)  # outside the try: an error of prepare has no effect on the row
+        self._prepare(statement)  # outside `try`: an error of prepare has no effect on the row
         try:
             result = self._execute(statement, values, ROWS)
         except Exception as error:

@@ -98,7 +98,8 @@ def written_columns(
 
     :param table_columns: the names of the table's columns.
     :param table_text: the table's name for errors.
-    :raises SchemaMismatch: a control column is missing, has another type, or is a column of the table.
+    :raises SchemaMismatch: a control column is missing or has another type. Or the table has the column of
+        operations or of TTLs.
     """
     names = options.column_names
     known = {name for name in schema.names if names.get(name, name) in table_columns}

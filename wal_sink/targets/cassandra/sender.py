@@ -218,7 +218,7 @@ class Sender:
         return classes.get("fatal") or classes.get("throttle") or errors[0]
 
     def _log_failures(self) -> None:
-        """Log the failures, as a warning at most every ten seconds: an overload may last for hours."""
+        """Log the failures, as a warning only every ten seconds, because an overload may last for hours."""
         now_s = time.monotonic()
         is_due = now_s - self._warned_s >= _WARN_EVERY_S
         logger.log(

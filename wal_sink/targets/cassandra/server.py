@@ -233,7 +233,7 @@ _MISSING = re.compile(
     r"has no (?P<permission>\w+)(?: nor \w+)? permission on"
     r" (?:<table (?P<table>\S+)>|table (?P<masked>[^,\s]+)|<all tables in (?P<keyspace>\w+)>)"
 )
-"""The message of Cassandra 3.11 to 5.0. For masked columns it begins with UNMASK (`SelectStatement`)."""
+"""The message of Cassandra 3.11 to 5.0, which begins with UNMASK for masked columns (`SelectStatement`)."""
 
 
 def missing_permission(*errors: Unauthorized, options: CassandraOptions) -> TargetRefused:

@@ -77,7 +77,7 @@ class ConnectionFixes:
     """A mixin that corrects a connection class of the driver."""
 
     out_buffer_size = 256 * 1024
-    """The most bytes of a system call. With the driver's 4 KiB, a batch of 96 KiB would need 24 calls."""
+    """The most bytes that a system call sends. With the driver's 4 KiB, a batch of 96 KiB would need 24."""
 
     def _process_segment_buffer(self: Any) -> None:
         """Read a segment, in a thread of the driver.

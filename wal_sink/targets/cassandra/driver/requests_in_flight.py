@@ -294,7 +294,7 @@ class RequestPipeline:
         self._metrics.in_flight = self._requests
 
     def _pools(self, node: Any) -> Iterator[Any]:
-        """Yield the pool of a node, then all pools. Each call begins with another pool."""
+        """Yield the pool of a node, then all pools, at each call from another pool on."""
         by_host = pools(self._session, self._datacenter)
         if node in by_host:
             yield by_host[node]
