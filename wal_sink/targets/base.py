@@ -45,8 +45,8 @@ For a `StagedSession`, in place of 3 to 7:
 
 8. `drain` returns receipts for the rows of every `write` since the last `drain`. These rows survive a crash
    of the target's processes, and no reader sees them.
-9. `finish` adds the rows of its session's `write` calls and of the receipts that it gets, each row once and
-   all rows at one moment. If rows of a receipt are gone, `finish` returns CONFLICT or raises.
+9. `finish` adds the rows of its session's `write` calls and of the receipts that it gets. It adds each row
+   once, and all rows at one moment. If rows of a receipt are gone, `finish` returns CONFLICT or raises.
 10. A receipt may come from another session, in any process (`parallel_writes`).
 """
 

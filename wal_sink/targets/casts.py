@@ -225,8 +225,8 @@ def _refuse_null(
 ) -> None:
     """Refuse nulls in the key, and in a column that takes no null.
 
-    :param unwritten: flags of the rows whose value is not written, and may be null outside of the key: the
-        row is a delete, or the cell is unavailable.
+    :param unwritten: flags of the rows whose value is not written, since the row is a delete or the cell is
+        unavailable. Outside of the key such a value may be null.
     """
     if key or column.role == "required":
         refuse(

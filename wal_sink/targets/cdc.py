@@ -149,7 +149,7 @@ def flags_of(batch: pa.RecordBatch, plan: Plan) -> Flags:
     return flags if any(pc.any(flag).as_py() for flag in flags.values()) else {}
 
 
-def either(flags: Iterable[pa.ChunkedArray]) -> pa.ChunkedArray:
+def any_unavailable(flags: Iterable[pa.ChunkedArray]) -> pa.ChunkedArray:
     """Flag the rows that have an unavailable cell in any of the columns.
 
     :param flags: the flags of at least one column.

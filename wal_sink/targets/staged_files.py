@@ -1,9 +1,9 @@
 """Sessions of targets for table formats, which write rows to Parquet files and then commit these files.
 
 Rows are collected in memory and written to files that no version of the table names yet. A commit adds the
-files to the table together with the ledger row. The commit has two conditions: the ledger row is unchanged
-since it was read, and the table has the same schema, partitions and properties as when the files were
-written. If another writer commits at the same time, the commit is tried again.
+files to the table together with the ledger row. The commit has two conditions. The ledger row is unchanged
+since it was read. The table has the same schema, partitions and properties as when the files were written. If
+another writer commits at the same time, the commit is tried again.
 """
 
 from __future__ import annotations

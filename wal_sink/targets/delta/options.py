@@ -72,8 +72,8 @@ class DeltaOptions(OperationOptions, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         """Remove slashes at the end of the path, so that one table has one name. Check the options.
 
-        :raises OptionError: delta.path is relative, or has a secret, which the log would store; an option has
-            no effect; or an upsert has no key.
+        :raises OptionError: delta.path is relative or has a secret, an option has no effect, or an upsert has
+            no key. The log would store the secret.
         """
         if not _WITHOUT_KEYS.fullmatch(self.path):
             # The error does not repeat the path, which has the secret.

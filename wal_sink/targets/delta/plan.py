@@ -218,8 +218,8 @@ _KNOWN_FEATURES = {
     *("generatedColumns", "invariants", "timestampNtz", "v2Checkpoint"),
     *("variantType", "variantType-preview"),
 }
-"""The table features with which delta-rs commits. Either a feature requires nothing of a writer that appends
-files, or a column or property of the table shows what it requires. The test
+"""The table features with which delta-rs commits. Some features require nothing of a writer that appends
+files. For each other feature a column or property of the table shows what it requires. The test
 `test_table_with_a_known_feature_takes_a_commit` commits to a table with each feature."""
 
 _DROPPED = ("rowTracking", "inCommitTimestamp", "materializePartitionColumns", "domainMetadata")
@@ -296,8 +296,8 @@ def _columns_with_bounds(table: Table) -> list[pa.Field]:
 def _bounds_of_key(types: pa.Schema, layout: Layout) -> dict[str, str]:
     """Return the properties of a new table with which delta-rs writes only the bounds of the key.
 
-    A merge skips files by these bounds. Bounds of other columns may be wrong, such as those of a long decimal
-    or of a float that is not finite.
+    A merge skips files by these bounds. Bounds of other columns may be wrong, such as the bounds of a long
+    decimal or of a float that is not finite.
     """
     # Spark refuses a boolean or binary column in this list.
     unbounded = (pt.is_boolean, pt.is_binary, pt.is_decimal)

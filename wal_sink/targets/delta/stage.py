@@ -23,7 +23,7 @@ from wal_sink.targets.arrow_columns import renamed
 from wal_sink.targets.arrow_values import FALSE
 from wal_sink.targets.base import RowSlice
 from wal_sink.targets.casts import key_of
-from wal_sink.targets.cdc import are_deletes, either, flag_name
+from wal_sink.targets.cdc import any_unavailable, are_deletes, flag_name
 from wal_sink.targets.delta.columns import PARTITIONS, folder, physical_name, split, stored_field
 from wal_sink.targets.delta.files import Files
 from wal_sink.targets.delta.table import DELETED, MERGED, Table
@@ -73,7 +73,7 @@ def _action(path: str, size: int, partition: dict[str, str | None], rows: int) -
     """Return the entry for a file in the table's log, with the number of rows as its only statistic.
 
     If the entry had bounds of some columns, a dataset of delta-rs would treat every other column, such as a
-    boolean, as empty, and skip the file.
+    boolean, as empty. So the dataset would skip the file.
     """
     return AddAction(
         path=path,
@@ -133,8 +133,9 @@ def last_rows(
 
     :param names: the table's columns.
     :param event: the column with the event time. Empty if the order of the log decides which row is last.
-    :returns: the rows, with the table's columns, `MERGED`, `DELETED` and flags of unavailable cells; and all
-        staged rows with unavailable cells, with the column `AFTER_DELETE`.
+    :returns: two tables. The first table has the rows, with the table's columns, `MERGED`, `DELETED` and
+        flags of unavailable cells. The second table has all staged rows with unavailable cells, and the
+        column `AFTER_DELETE`.
     """
     read = [pq.read_table(pa.BufferReader(files.read(path))) for path in paths]
     rows = pa.concat_tables(read, promote_options="default")
@@ -160,8 +161,8 @@ def _with_known_values(
 
     :param rows: the staged rows in the order of the log.
     :param columns: the columns of the table.
-    :returns: the rows, with flags of the cells that stay unavailable; and the rows that have such cells, with
-        the column `AFTER_DELETE`.
+    :returns: two tables. The first table has the rows, with flags of the cells that stay unavailable. The
+        second table has the rows with such cells, and the column `AFTER_DELETE`.
     """
     flags = {
         name: pc.fill_null(rows[flag_name(name)], FALSE)
@@ -177,7 +178,7 @@ def _with_known_values(
     for name, flag in flags.items():
         rows = _replaced(rows, flag_name(name), flag)
     partial = rows.append_column(AFTER_DELETE, pa.array(after_delete, pa.bool_()))
-    return rows, partial.filter(either(flags.values())) if flags else partial.slice(0, 0)
+    return rows, partial.filter(any_unavailable(flags.values())) if flags else partial.slice(0, 0)
 
 
 def _sources(

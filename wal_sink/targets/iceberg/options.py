@@ -62,10 +62,10 @@ class IcebergOptions(TableOptions, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         """Check the options against each other.
 
-        :raises OptionError: the table has no namespace; a property of the catalog is misspelt; the catalog's
-            address has a password, which the log would store; or an option has no effect.
+        :raises OptionError: the table has no namespace, a property of the catalog is misspelt, the catalog's
+            address has a password, or an option has no effect. The log would store the password.
         """
-        _ = self.layout
+        _ = self.layout  # raises the error of a repeated column, or of an option without effect
         if not all(self.identifier) or len(self.identifier) < 2:
             raise OptionError(
                 f"Option table is {self.table}, which has no namespace.",

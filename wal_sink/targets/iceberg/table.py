@@ -4,8 +4,8 @@ pyiceberg's own commits cannot be used. After a conflict pyiceberg repeats a com
 without the condition on the branch (`Transaction._rebuild_snapshot_updates`). Such a commit would overwrite
 the ledger row of another flusher. Here each commit has conditions of its own, and is requested once.
 
-The ledger row of a query is in the summary of a snapshot without rows, which has a tag of its own. Two other
-places are not safe:
+The ledger row of a query is in the summary of a snapshot without rows. The snapshot has a tag of its own. Two
+other places are not safe:
 
 - A property of the table changes in one commit with the rows. But no catalog has a condition on a property,
   so a REST catalog accepts the commits of two flushers at once.
@@ -392,8 +392,8 @@ def loaded(catalog: Catalog, options: IcebergOptions) -> Table:
 def refuse_catalog_in_name(catalog: Catalog, options: IcebergOptions) -> None:
     """Refuse a missing table if its name begins with the catalog's name, as names in Spark do.
 
-    :raises SchemaMismatch: the name begins with the catalog's name, or there is a table whose name is the
-        rest of the name.
+    :raises SchemaMismatch: the name begins with the catalog's name, or the rest of the name is the name of a
+        table.
     """
     first, *others = options.identifier
     name = ".".join(others)

@@ -39,8 +39,8 @@ lower than the topic's limit by this time."""
 
 Headers = list[tuple[str, bytes | None]]
 Record = tuple[str, bytes | None, bytes | None, Headers | None, int, int]
-"""A row as arguments of `Producer.produce`: topic, key, value, headers, partition (-1: by the key), and
-timestamp in milliseconds since 1970 (0: now)."""
+"""A row as arguments of `Producer.produce`: topic, key, value, headers, partition and timestamp. The
+partition -1 leaves the choice to the key. The timestamp is in milliseconds since 1970; 0 stands for now."""
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
