@@ -228,10 +228,10 @@ def test_loop_that_ends_by_a_bug_logs_it(
 # --- long outages ---------------------------------------------------------------------------------
 
 
-def test_pauses_are_random_and_bounded(
+def test_retry_pauses_of_a_loop_are_random_and_bounded(
     make_loop: MakeLoop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """So queries that fail together do not try again at the same time."""
+    """Queries that fail together do not try again at the same time."""
     monkeypatch.undo()
     tries = make_loop().loop._tries
     state = tenacity.RetryCallState(tries, None, (), {})

@@ -130,7 +130,7 @@ def test_foreign_file_name_is_not_parsed(path: str) -> None:
 
 @given(EPOCHS, EPOCHS)
 @settings(deadline=None)
-def test_epochs_sort_as_text_in_their_order(first: int, second: int) -> None:
+def test_paths_of_epochs_sort_in_their_order(first: int, second: int) -> None:
     makers: list[Callable[[int], str]] = [
         paths.segment_folder,
         paths.refused_folder,

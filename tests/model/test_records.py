@@ -85,7 +85,7 @@ def test_unknown_fields_of_nested_records_are_ignored(name: str, field: str) -> 
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_higher_format_is_refused(name: str) -> None:
+def test_record_of_a_newer_format_is_refused(name: str) -> None:
     """The error names file and format, even if the content cannot be decoded as today's format."""
     newer = FORMAT + 1
     texts = (changed(name, format=newer), f'{{"format": {newer}, "all": "else"}}'.encode())
@@ -121,7 +121,7 @@ def test_missing_or_mistyped_field_of_json_is_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize("value", ["1", 1.5, None, True])
-def test_texts_and_floats_are_not_read_as_integers(value: object) -> None:
+def test_integer_field_with_text_or_float_is_refused(value: object) -> None:
     refused("manifest", changed("manifest", epoch=value))
 
 

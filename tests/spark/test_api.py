@@ -61,7 +61,7 @@ def test_register_twice_returns_the_same_handle(spark: SparkSession, sibling: Sp
         assert again is not sink
 
 
-def test_handle_keeps_its_metrics_port_and_host(spark: SparkSession) -> None:
+def test_register_with_another_metrics_port_or_host_is_refused(spark: SparkSession) -> None:
     with wal_sink.register(spark, metrics_port=0) as sink:
         assert wal_sink.register(spark, metrics_port=0) is sink
         with pytest.raises(OptionError, match=f"metrics_port={sink.metrics_port}"):

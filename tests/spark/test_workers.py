@@ -74,8 +74,8 @@ def thawed() -> Iterator[None]:
     gc.freeze()
 
 
-def test_live_objects_are_frozen_once() -> None:
-    """Earlier garbage is freed before, and later garbage is collected, also after a second call."""
+def test_objects_made_after_the_first_freeze_are_collected() -> None:
+    """The first freeze frees earlier garbage. A second call freezes nothing."""
     reference = weakref.ref(Cycle())
     python_worker.freeze_objects()
     assert reference() is None

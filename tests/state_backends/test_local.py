@@ -227,7 +227,9 @@ def test_object_and_folder_do_not_share_a_name(backend: LocalBackend, root: Path
         backend.create("nowhere/a", b"x")
 
 
-def test_linked_folder_is_followed(backend: LocalBackend, root: Path, tmp_path: Path) -> None:
+def test_store_follows_a_folder_that_is_a_link(
+    backend: LocalBackend, root: Path, tmp_path: Path
+) -> None:
     """An operator may move a folder to another disk and leave a link."""
     (tmp_path / "disk").mkdir()
     root.mkdir(parents=True)
