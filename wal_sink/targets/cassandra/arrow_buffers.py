@@ -39,7 +39,7 @@ def flags(values: npt.NDArray[np.bool_]) -> pa.Array:
 
 
 def texts(column: pa.Array) -> tuple[pa.Buffer, Array]:
-    """Return the bytes of all strings or binaries; then the begin of each, and the end of the last."""
+    """Return the bytes of all strings or binaries, and their offsets: each begin, then the last end."""
     _, offsets, data = column.buffers()
     if not len(column):
         return _NO_BYTES, np.zeros(1, np.int32)

@@ -3,8 +3,8 @@
 A backlog of small epochs arrives as slices of some hundred rows. Each row has its own write timestamp, so
 rows of several epochs may share a request.
 
-A request with rows of **one partition** is one mutation in the server. The more rows it has, the less a row
-costs. The server's warnings about large batches do not apply (`BatchStatement.verifyBatchSize`).
+A request with rows of **one partition** is one mutation in the server. The more rows a request has, the less
+a row costs. The server's warnings about large batches do not apply (`BatchStatement.verifyBatchSize`).
 
 A request with rows of **several partitions** is more work for its coordinator. But client and server need
 more time for one more request than for ten small rows. So small partitions with the same first replica share
@@ -90,8 +90,8 @@ def _timestamps_us(rows: RowSlice) -> npt.NDArray[np.int64]:
 
 
 ROWS = 600
-"""The most rows of a request by default. With half as many rows, a row costs more CPU. With twice as many, it
-costs the same."""
+"""The most rows of a request by default. With half as many rows, a row costs more CPU. With twice as many, a
+row costs the same."""
 BYTES = 96 * 1024
 """The most bytes of a request of one partition by default."""
 

@@ -75,7 +75,7 @@ def constant(value: bytes) -> Fixed:
 
 
 def lengths(columns: Iterable[Pieces]) -> Array:
-    """Return the number of bytes of each row; an array without dimensions if it is the same for all rows."""
+    """Return the number of bytes of each row; an array without dimensions if all rows have the same."""
     total = np.asarray(0)
     for part in columns:
         total = total + (part.wire.itemsize if isinstance(part, Fixed) else np.diff(part.offsets))
@@ -85,7 +85,7 @@ def lengths(columns: Iterable[Pieces]) -> Array:
 def joined(columns: Iterable[Pieces], rows: int) -> Pieces:
     """Concatenate the pieces of each row.
 
-    :param columns: at least one.
+    :param columns: one array of pieces or more.
     """
     # The cost of Arrow's join grows with the number of arrays. So numpy first merges adjacent pieces of fixed
     # width into one array.
@@ -154,7 +154,7 @@ def tails(block: Array, widths: Array) -> Varying:
     """Return the last bytes of each row of a matrix as pieces.
 
     :param block: a matrix of uint8.
-    :param widths: the number of bytes to keep of each row, at least one.
+    :param widths: the number of bytes to keep of each row, one or more.
     """
     most = int(widths.max(initial=1))
     block = block[:, block.shape[1] - most :]
@@ -319,7 +319,7 @@ SCALARS: dict[str, Kernel] = {
 NULL = -1
 """The length of a null."""
 UNSET = -2
-"""The length of an unset value, which leaves a cell as it is. Values inside other values cannot be unset."""
+"""The length of an unset value, which does not change a cell. Values inside other values cannot be unset."""
 
 
 def values(column: pa.Array, tree: CqlType) -> tuple[tuple[Pieces, ...], Array | None]:

@@ -98,7 +98,7 @@ class Ledger:
         return self._conditional(update, (*new.cells[1:], self._query_id, *expected.cells[1:]))
 
     def _conditional(self, statement: str, values: tuple[object, ...]) -> Outcome:
-        """Send a conditional statement once. Return `UNKNOWN` if it may have an effect in spite of an error.
+        """Send a conditional statement once. Return `UNKNOWN` if an error leaves its effect open.
 
         :raises Exception: an error of the driver, after which the statement has no effect.
         """

@@ -224,7 +224,7 @@ class CassandraRules(TableRules):
         return super().about_missing(field, free)
 
     def to_add(self, field: pa.Field) -> str:
-        """Return the ALTER TABLE that adds the column; empty if it needs a user-defined type."""
+        """Return the ALTER TABLE that adds the column; empty if the column needs a user-defined type."""
         add = add_column_statement(self._metadata.name, field)
         return f"run: {add}" if add else ""
 
@@ -302,8 +302,8 @@ def refuse_no_update(metadata: TableMetadata, columns: Sequence[Column], operati
 
     :param columns: the table's columns that the DataFrame has.
     :param operation: the value of the option `operationColumn`.
-    :raises SchemaMismatch: the DataFrame has only the key. Or all its other columns are static, and it has
-        clustering columns or deletes.
+    :raises SchemaMismatch: the DataFrame has only the key. Or all other columns of the DataFrame are static,
+        and the DataFrame has clustering columns or deletes.
     """
     roles = {column.role for column in columns}
     if not roles & {"static", "regular"}:

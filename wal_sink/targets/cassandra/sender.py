@@ -85,8 +85,7 @@ class Sender:
         """Send requests, and return without waiting for all answers.
 
         If requests fail, the sender waits for the requests in flight, and repeats the failed requests with
-        growing pauses. Until they are acknowledged it sends no new request, which would be more load for a
-        cluster in trouble.
+        growing pauses. New requests come later, because they would be more load for a cluster in trouble.
 
         If this method or `drain` raises an error, any request since the last `drain` may be lost, and the
         sender must not be used again.
@@ -152,7 +151,7 @@ class Sender:
             ) from error
 
     def _repeat(self, *, is_first: bool) -> None:
-        """Repeat failed requests until one fails again. All unfinished requests stay in `_failures`.
+        """Repeat failed requests until a request fails again. All unfinished requests stay in `_failures`.
 
         :param is_first: True to repeat only requests that no node has carried out or that were refused. Other
             requests need a pause first.
@@ -300,7 +299,7 @@ class RefusedRowSearch:
         return blamed
 
     def _refusal(self, request: EncodedBatch) -> Exception | None:
-        """Send a request; return the error by which it is refused, and raise any other error."""
+        """Send a request. Return the error of a refusal, None after a success, and raise any other error."""
         error = self._send(request)
         if error is None:
             self.witness = request

@@ -206,7 +206,7 @@ def refuse_missing_permissions(
     another permission, and not every product has such a list.
 
     :param session: the driver's session.
-    :param metadata: the table. If it is missing, only the permissions for the ledger are tested.
+    :param metadata: the table. If the table is missing, only the permissions for the ledger are tested.
     :raises TargetRefused: the error names the missing permissions.
     """
     partition = [quote(column.name) for column in metadata.columns if column.role == "partition"]

@@ -27,7 +27,7 @@ from wal_sink.telemetry import line_logger, session_metrics
 logger = line_logger(__name__)
 
 MOST_REFUSED = 1_000
-"""The number of refused rows at which `write` raises `RowsRefused`. `drain` raises it for fewer rows."""
+"""The number of refused rows at which `write` raises `RowsRefused`. For fewer rows `drain` raises it."""
 
 
 class CassandraSession(IdempotentSession):

@@ -231,7 +231,7 @@ class ScalarType(NamedTuple):
     """A CQL type without parts."""
 
     accepts: tuple[str, ...]
-    """The Spark types that fit without loss. Errors propose a cast to the first one."""
+    """The Spark types that fit without loss. Errors propose a cast to the first of them."""
     cast: Callable[[pa.Array], pa.Array]
     """Casts a column of the DataFrame to the type of the log."""
     constraint: Constraint | None = None

@@ -89,7 +89,7 @@ class Concurrency:
     def overloaded(self, sent: float, now: float) -> None:
         """Halve the limit, because the server had no time for a request.
 
-        :param sent: the time of sending in seconds. If the limit was halved after it, nothing changes.
+        :param sent: the time of sending in seconds. If the limit was halved after this time, nothing changes.
         """
         if sent > self._slowed:
             self._slow_down(now)

@@ -154,7 +154,7 @@ def _is_cas_unknown(error: Exception) -> bool:
 
 
 def _every_cause_is(error: Exception, types: type[Exception] | tuple[type[Exception], ...]) -> bool:
-    """Return True if an error has one of the types; or if each host's error in a `NoHostAvailable` has."""
+    """Return True if an error, or the error of each host in a `NoHostAvailable`, has one of the types."""
     causes = of_each_host(error) if isinstance(error, NoHostAvailable) else [error]
     return bool(causes) and all(isinstance(cause, types) for cause in causes)
 
@@ -197,8 +197,8 @@ PATIENCE_S = 10.0
 """Seconds without any acknowledgement after which the error of a request is raised.
 
 The time can be short, because the flusher reports the error and tries again forever. Each acknowledgement
-starts the time again, because a cluster that acknowledges some requests is only slow. An error would make it
-slower: the flusher would write the whole window again."""
+starts the time again, because a cluster that acknowledges some requests is only slow. An error would
+slow the cluster down further, because the flusher would write the whole window again."""
 
 
 def retrying(patience_s: float = PATIENCE_S) -> tenacity.Retrying:

@@ -131,7 +131,7 @@ class SentGroup:
         self._lock = Lock()  # answers and the loss of the connection may be handled in two threads
 
     def push(self, frames: bytes) -> None:
-        """Send the frames of the requests. If they cannot be sent, the requests end with the error."""
+        """Send the frames of the requests. If this raises an error, the requests end with the error."""
         try:
             self._streams.push(frames, self._answered)
         except Exception as error:  # noqa: BLE001 -- the sender classifies it
@@ -260,7 +260,7 @@ class RequestPipeline:
         return False
 
     def await_group(self) -> SentGroup:
-        """Wait until a group has ended, at the latest by its timeout, and return it.
+        """Wait until a group has ended, at the latest by its timeout, and return the group.
 
         Called only while a group is in flight.
         """
