@@ -101,7 +101,7 @@ class StateBackend(ABC):
        returns the object until it is deleted. An acknowledged deletion survives a crash, too.
 
     `replace` gives only the first guarantee: a crash may restore the old content, and a concurrent `list` may
-    miss the object. Use `replace` for hints only.
+    miss the object. So use `replace` only for content that may be lost.
 
     A path is relative and `/`-separated. No part of a path is empty or starts with a dot, and a path has no
     backslash and no NUL. Every method raises `ValueError` for another path, before any I/O. A path names an
@@ -219,8 +219,8 @@ class StateBackend(ABC):
     def sweep_unfinished(self, min_age_s: float) -> int:  # noqa: ARG002 - LocalBackend overrides it
         """Delete unfinished objects of killed writers, and empty folders; return the number of objects.
 
-        A store that deletes them by itself returns 0. If a live writer's object is deleted, the writer
-        fails when it finishes.
+        A store that deletes unfinished objects by itself returns 0. If a live writer's object is deleted, the
+        writer fails when it finishes.
 
         :param min_age_s: only objects that were not written to for that many seconds. The clocks of this
             machine and of the store may differ, so choose hours.

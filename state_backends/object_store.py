@@ -170,9 +170,9 @@ def client_of(
 ) -> AbstractFileSystem:
     """Return a file system, without I/O.
 
-    All backends with equal options share one file system, since making it takes some 0.1 seconds. fsspec's
-    own cache is not used, because its instances keep listings, which do not expire. A forked process gets a
-    new file system, because a client does not survive a fork.
+    All backends with equal options share one file system, since making a file system takes some 0.1 seconds.
+    fsspec's own cache is not used, because its instances keep listings, which do not expire. A forked process
+    gets a new file system, because a client does not survive a fork.
 
     :param make: the constructor, which is called with keyword arguments.
     """

@@ -189,7 +189,7 @@ def _target(kind: str, raw: Mapping[str, str], known: Sequence[str] = ()) -> Tar
 
 
 def target_names(raw: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the names that option `targets` lists; none without the option.
+    """Return the names that option `targets` lists; an empty tuple without the option.
 
     :raises OptionError: a name is not allowed, or is listed twice.
     """

@@ -74,7 +74,7 @@ class OptionError(WalSinkError):
     rows.
 
     What to do: Correct what the text names, and start the query or the command again. After a change of a
-    password, set the new one in the environment, which the flusher reads at each try.
+    password, set the new password in the environment, which the flusher reads at each try.
     """
 
     exit_code = 2
@@ -102,9 +102,9 @@ class SchemaMismatch(WalSinkError):
     At the start of a query nothing was computed. In a running query, the table was altered while epochs were
     pending. The log keeps them.
 
-    What to do: At the start, follow the line that the text has for each column. In a running query,
-    change the table back; the flush continues by itself. Change table and DataFrame together after
-    `wal-sink status CHECKPOINT` shows no lag.
+    What to do: At the start, do what the error says for each column. In a running query, change the table
+    back. The flush then continues by itself. Change table and DataFrame together after `wal-sink status
+    CHECKPOINT` shows no lag.
     """
 
     exit_code = 3
@@ -142,11 +142,12 @@ class InvalidRow(WalSinkError):
 class TargetRefused(WalSinkError):
     """The target refuses a statement, and would refuse it again.
 
-    The table is gone, a permission is missing, or a row breaks a rule that only the server checks. The
-    log keeps everything.
+    The table is gone, a permission is missing, or a row breaks a rule that only the server checks. The log
+    keeps everything.
 
-    What to do: Repair the table, the role or the rule; the flush continues by itself. If the table can never
-    get the epoch: `wal-sink give-up CHECKPOINT --epoch EPOCH`, which keeps the epoch's files in the log.
+    What to do: Repair the table, the role or the rule. The flush then continues by itself. If the table can
+    never get the epoch: `wal-sink give-up CHECKPOINT --epoch EPOCH`, which keeps the epoch's files in the
+    log.
     """
 
     exit_code = 3
@@ -162,7 +163,7 @@ class TargetUnavailable(WalSinkError):
     answers, the flush catches up by itself.
 
     What to do: Nothing, if this is an outage. Watch the free space of the log. If only this host has no
-    connection, run `wal-sink flush CHECKPOINT` on another one.
+    connection, run `wal-sink flush CHECKPOINT` on another host.
     """
 
     exit_code = 4
@@ -172,9 +173,10 @@ class TargetUnavailable(WalSinkError):
 class FlushTimeout(WalSinkError):
     """`await_flushed` reached its timeout before everything was in the target.
 
-    The log keeps the rest. The text has the last error of the flusher.
+    The log keeps the other epochs. The text has the last error of the flusher.
 
-    What to do: Wait longer, or read that error: `wal-sink status CHECKPOINT`.
+    What to do: Wait longer, or repair the cause of that error, which `wal-sink status CHECKPOINT` prints,
+    too.
     """
 
     exit_code = 4
@@ -234,7 +236,7 @@ class Fenced(WalSinkError):
     Two drivers ran on one checkpoint. Rows of an attempt that Spark did not complete are not flushed.
 
     What to do: Find out why there were two drivers, and let one of them run. If both have ended, start one
-    again.
+    driver again.
     """
 
     exit_code = 5
@@ -246,7 +248,7 @@ class AlreadyPublished(WalSinkError):
     The first manifest stays. With `batch_writer`, the function wrote one batch twice.
 
     What to do: With `batch_writer`, combine the rows by `df.union(…)` and write once. Otherwise make sure
-    that one driver runs, and start it again. If the error occurs again, report a bug.
+    that only one driver runs, and start it again. If the error occurs again, report a bug.
     """
 
     exit_code = 5
@@ -293,7 +295,7 @@ class MissingManifest(WalSinkError):
 
 
 class MissingSegment(WalSinkError):
-    """A segment of a manifest is gone (rule `order`). Rows are at risk.
+    """A segment that a manifest names is gone (rule `order`). The rows of its epoch are at risk.
 
     The flush has stopped before that epoch. The log keeps later epochs.
 
@@ -374,9 +376,9 @@ class Diverged(WalSinkError):
     The checkpoint was set back to a backup, two queries ran from it, or the checkpoint is a copy. The table
     has one of the two histories. **Only you can decide which one is right.**
 
-    What to do: Restore the newer checkpoint, or start with a new one. If checkpoint and log were
-    restored from a backup without the target: restore the target, too, or run the `wal-sink
-    set-mark` that the text names.
+    What to do: Restore the newer checkpoint, or start with a new checkpoint. If checkpoint and log were
+    restored from a backup without the target: restore the target, too, or run the `wal-sink set-mark` that
+    the text names.
     """
 
     exit_code = 7
@@ -427,7 +429,7 @@ ADOPT = "`wal-sink adopt CHECKPOINT`"
 
 
 def restore_or_give_up(epoch: int | None) -> str:
-    """Return the remedy for a manifest or a segment that cannot be used."""
+    """Return the remedy for a manifest or a segment that is gone or damaged."""
     number = "EPOCH" if epoch is None else str(epoch)
     return (
         f"Restore the file from a copy of the log. If there is none, give the epoch up: `wal-sink give-up"

@@ -161,7 +161,7 @@ def about(description: str, *extras: Mapping[str, object], **bounds: Any) -> Met
     """Return the metadata of an option, for the annotation of its type.
 
     :param extras: marks, such as `SECRET` and `SHAPES`.
-    :param bounds: arguments of `msgspec.Meta`. A duration with a bound is also at most a century, since
+    :param bounds: arguments of `msgspec.Meta`. A duration with a bound is also limited to a century, since
         database drivers cannot wait for `inf`.
     """
     extra = {k: v for e in extras for k, v in e.items()}

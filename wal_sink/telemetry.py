@@ -1,7 +1,7 @@
 """The telemetry of a flusher: query, target and epoch in its log records, and the events for metrics.
 
-Messages begin with `query <id>, target <name>, epoch <n>:`, without a part that does not apply. Log records
-have the attributes `query_id`, `target` and `epoch`, for handlers that write structured logs.
+Messages begin with `query <id>, target <name>, epoch <n>:`, and leave out a part that does not apply. Log
+records have the attributes `query_id`, `target` and `epoch`, for handlers that write structured logs.
 """
 
 from __future__ import annotations

@@ -90,7 +90,7 @@ def plan_of(store: LogStore, target: str, key: str, epoch: int) -> Plan:
 
 
 _FINISH_TRIES = 5
-"""Most calls of `finish` after lost answers. The target has all rows of the window by then."""
+"""Most calls of `finish` if answers are lost. Only an idempotent session repeats the call."""
 
 
 class TargetConnection:
