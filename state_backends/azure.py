@@ -77,7 +77,7 @@ class AzureBackend(ObjectStoreBackend):
         return _Blocks(self._fs.open(key, "xb", block_size=PART, **self._marked(nonce)))
 
     def _marked(self, nonce: str) -> dict[str, Any]:
-        # adlfs itself writes is_directory.
+        # adlfs also writes is_directory into the metadata of its objects.
         return {"metadata": {"is_directory": "false", self._nonce: nonce}}
 
     def _try_promises(self, path: str) -> None:

@@ -148,7 +148,7 @@ def configure(raw: Mapping[str, str], folder: str | None = None) -> Configuratio
     """
     options = lowered(raw)
     if options.get("targets", "").strip():
-        destinations = _several(raw)
+        destinations = _destinations(raw)
     else:
         kind = options.get("target", "cassandra")
         _refuse_other_target(raw, kind)
@@ -236,7 +236,7 @@ def options_by_target(raw: Mapping[str, str]) -> list[TargetOptions]:
     ]
 
 
-def _several(raw: Mapping[str, str]) -> tuple[Destination, ...]:
+def _destinations(raw: Mapping[str, str]) -> tuple[Destination, ...]:
     """Make the targets that option `targets` names.
 
     :raises OptionError: an option is missing, unknown, or does not fit; or two targets write to the same
@@ -249,7 +249,7 @@ def _several(raw: Mapping[str, str]) -> tuple[Destination, ...]:
     refuse_removed(raw.keys() - shared.keys())
     destinations = tuple(_destination(name, own[name]) for name in listed)
     for first, second in itertools.combinations(destinations, 2):
-        if _place(first) == _place(second):
+        if _table_key(first) == _table_key(second):
             raise OptionError(
                 f"Targets {first.name} and {second.name} are the same table, {first.target.writes_to}.",
                 "Each row would be written twice. Leave one of these targets out.",
@@ -310,7 +310,7 @@ def _destination(name: str, raw: Mapping[str, str]) -> Destination:
         ) from error
 
 
-def _place(destination: Destination) -> tuple[object, ...]:
+def _table_key(destination: Destination) -> tuple[object, ...]:
     """Return a key of the target's table. Two destinations with equal keys write to the same table."""
     options = destination.target.options
     where = [getattr(options, field) for field in sorted(marked(type(options), "connects"))]

@@ -122,7 +122,7 @@ class TargetConnection:
     @contextlib.contextmanager
     def session(self) -> Iterator[Session]:
         """Provide the session; connect if there is none."""
-        # Other sessions keep no connection, or their drivers connect again by themselves.
+        # Sessions of other kinds keep no connection, or their drivers connect again by themselves.
         was_idle = self._was_idle and isinstance(self._session, TransactionalSession)
         self._was_idle = False
         with target_errors(self._pipeline.target):

@@ -160,7 +160,7 @@ class Flusher:
         committed = checkpoint.last_commit()  # after the state: rule `settle`
         settled = protocol.settle(state, committed, self._actor())
         if settled is not None:
-            # A new query in this folder writes its id before `commits/`. Then these commits are not ours.
+            # A new query in this folder writes its id before `commits/`, so `committed` may be its epoch.
             protocol.refuse_other_place(state, checkpoint.query_id(), checkpoint.url)
             if not advance(self._store, state, settled):
                 return _AGAIN
