@@ -216,6 +216,11 @@ def test_columns_of_all_types_arrive_side_by_side(store: Postgresql) -> None:
         assert list(row) == [chosen[type_][1][0] for type_ in types]
 
 
+def keyed_by(*keys: float) -> pa.Array:
+    """Return maps that each have one entry with one of the keys."""
+    return pa.array([[(key, 1)] for key in keys], pa.map_(pa.float64(), pa.int64()))
+
+
 INVALID: list[tuple[str, pa.Array, str]] = [
     ("smallint", pa.array([1, 40_000]), "does not fit into smallint"),
     ("double precision", pa.array([1, 2**53 + 1]), "does not fit into double precision"),
@@ -247,7 +252,13 @@ INVALID: list[tuple[str, pa.Array, str]] = [
     ("jsonb", pa.array(['"\\\\u0000"', '"\\ud800"']), "is not JSON"),
     ("jsonb", pa.array(["1e308", "1e400"]), "is not JSON"),
     ("jsonb", pa.array(["9" * 300, "9" * 140_000]), "is not JSON"),
-    ("jsonb", pa.array([{"a": 1.0}, {"a": float("nan")}]), "has a number that JSON cannot hold"),
+    (
+        "jsonb",
+        pa.array([{"a": 1.0}, {"a": float("nan")}]),
+        r"has a number that JSON cannot hold \(nan\)",
+    ),
+    ("json", keyed_by(1.0, float("nan")), r"has a number that JSON cannot hold \(nan\)"),
+    ("jsonb", keyed_by(1.0, float("inf")), r"has a number that JSON cannot hold \(inf\)"),
     ("jsonb", pa.array([{"a": "x"}, {"a": "\0"}]), "the character NUL"),
     ("date", pa.array([0, 2_932_897], pa.date32()), "does not fit into date"),
     (

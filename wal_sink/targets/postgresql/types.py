@@ -224,7 +224,7 @@ def _json_value(value: Any, type_: pa.DataType) -> Any:
         fields = [type_.field(i) for i in range(type_.num_fields)]
         return {field.name: _json_value(value[field.name], field.type) for field in fields}
     if pt.is_map(type_):
-        keys = [_key(key) for key, _ in value]
+        keys = [_key(key, type_.key_type) for key, _ in value]
         if len(set(keys)) < len(keys):
             raise NoJsonError("has two entries of a map with the same key in JSON")
         return dict(
@@ -237,8 +237,10 @@ def _json_value(value: Any, type_: pa.DataType) -> Any:
     return value
 
 
-def _key(key: Any) -> str:
-    return key if isinstance(key, str) else _ENCODER.encode(key).decode().strip('"')
+def _key(key: Any, type_: pa.DataType) -> str:
+    if isinstance(key, str):
+        return key
+    return _ENCODER.encode(_json_value(key, type_)).decode().strip('"')
 
 
 def fits(words: str, values: pa.Array) -> pa.BooleanArray | None:
