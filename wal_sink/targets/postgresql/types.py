@@ -7,12 +7,8 @@ both.
 from __future__ import annotations
 
 import functools
-import math
-import re
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
 
-import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
@@ -27,6 +23,7 @@ from wal_sink.targets.casts import (
     refuse,
     stored_by,
 )
+from wal_sink.targets.postgresql.json_texts import refuse_no_json, to_json
 from wal_sink.targets.sql.types import (
     INTEGERS,
     LISTS,
@@ -182,67 +179,6 @@ def needs_temporary_table(plan: Plan) -> bool:
 # or a page.
 
 
-_ENCODER = msgspec.json.Encoder(decimal_format="number")
-_NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
-
-
-class NoJsonError(ValueError):
-    """A value has no JSON that PostgreSQL accepts. The text continues "Column c …"."""
-
-
-def to_json(value: Any, type_: pa.DataType) -> str:
-    """Return a struct, map or array as JSON.
-
-    Binary becomes Base64. A date or time becomes ISO 8601. A decimal becomes a number with all its digits.
-
-    :param value: the Python object of an Arrow value.
-    :raises NoJsonError: JSON has no form for a number or a map's key, or PostgreSQL cannot hold a text.
-    """
-    try:
-        text = _ENCODER.encode(_json_value(value, type_)).decode()
-    except (TypeError, ValueError, OverflowError) as error:
-        raise NoJsonError(f"cannot be written as JSON ({error})") from error
-    if _NUL.search(text):
-        raise NoJsonError("has the character NUL in it, which PostgreSQL's JSON cannot hold")
-    return text
-
-
-def refuse_no_json(text: str) -> None:
-    """Refuse a text that is not JSON, or that `jsonb` cannot hold."""
-    try:
-        msgspec.json.decode(text)
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise NoJsonError(f"is not JSON ({error})") from error
-    if _NUL.search(text):
-        raise NoJsonError("has the character NUL in it, which PostgreSQL's JSON cannot hold")
-
-
-def _json_value(value: Any, type_: pa.DataType) -> Any:
-    if value is None:
-        return None
-    if pt.is_struct(type_):
-        fields = [type_.field(i) for i in range(type_.num_fields)]
-        return {field.name: _json_value(value[field.name], field.type) for field in fields}
-    if pt.is_map(type_):
-        keys = [_key(key, type_.key_type) for key, _ in value]
-        if len(set(keys)) < len(keys):
-            raise NoJsonError("has two entries of a map with the same key in JSON")
-        return dict(
-            zip(keys, (_json_value(item, type_.item_type) for _, item in value), strict=True)
-        )
-    if is_array(type_):
-        return [_json_value(element, type_.value_type) for element in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        raise NoJsonError(f"has a number that JSON cannot hold ({value})")
-    return value
-
-
-def _key(key: Any, type_: pa.DataType) -> str:
-    if isinstance(key, str):
-        return key
-    return _ENCODER.encode(_json_value(key, type_)).decode().strip('"')
-
-
 def fits(words: str, values: pa.Array) -> pa.BooleanArray | None:
     """Return which values a column of a type accepts; None: all of them."""
     if words.endswith(LISTS):
@@ -301,6 +237,6 @@ def _each(values: pa.Array, convert: Callable[..., str | None]) -> Iterator[str 
         try:
             value = scalar.as_py()
             yield None if value is None else convert(value)
-        except (NoJsonError, ValueError, OverflowError) as error:
+        except (ValueError, OverflowError) as error:
             remedy = "Correct the value, or make the table's type text."
             raise InvalidValueError(str(error), remedy, row) from error
