@@ -12,7 +12,7 @@ import pytest
 from state_backends import S3Backend
 from wal_sink.configuration import Configuration, configure
 from wal_sink.errors import OptionError
-from wal_sink.publish.plans import preflight
+from wal_sink.publish.preflight import preflight
 
 KEYS = {"key": "AKIA", "secret": "Geheim", "client_kwargs": {"aws_session_token": "Geheim"}}
 OTHER = {"endpoint_url": "http://127.0.0.1:9"}

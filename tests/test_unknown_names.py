@@ -14,7 +14,7 @@ from wal_sink.admin.query import find_query
 from wal_sink.cli.main import app
 from wal_sink.configuration import configure
 from wal_sink.errors import CheckpointNotVisible, OptionError
-from wal_sink.publish.plans import preflight
+from wal_sink.publish.preflight import preflight
 
 ONE = {
     "checkpointLocation": "/data/checkpoint",

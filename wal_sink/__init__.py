@@ -17,7 +17,7 @@ from wal_sink.errors import WalSinkError
 if TYPE_CHECKING:
     from wal_sink.progress.status import Status
     from wal_sink.progress.wait import Flushed
-    from wal_sink.publish.plans import Checked
+    from wal_sink.publish.preflight import Checked
     from wal_sink.spark.api import Sink, await_flushed, check, register, status
     from wal_sink.spark.batch_writer import batch_writer
 
@@ -36,7 +36,7 @@ __all__ = [
 ]
 
 _LAZY = {
-    "Checked": "wal_sink.publish.plans",
+    "Checked": "wal_sink.publish.preflight",
     "Flushed": "wal_sink.progress.wait",
     "Sink": "wal_sink.spark.api",
     "Status": "wal_sink.progress.status",

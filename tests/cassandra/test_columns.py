@@ -15,7 +15,7 @@ from tests.test_options import GIVEN
 from wal_sink.configuration import configure
 from wal_sink.errors import InvalidRow, OptionError, SchemaMismatch
 from wal_sink.model.plan import Column, Plan
-from wal_sink.publish.plans import CheckedColumn
+from wal_sink.publish.preflight import CheckedColumn
 from wal_sink.targets.cassandra.options import read_columns
 from wal_sink.targets.cassandra.plan import match_columns
 from wal_sink.targets.cassandra.row_plan import CassandraPlan, CassandraRowPlan, RowTtl

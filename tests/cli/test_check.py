@@ -26,7 +26,7 @@ from tests.cli.shell import run
 from tests.support.cassandra import raw_options
 from wal_sink import errors
 from wal_sink.demo.cassandra import Node
-from wal_sink.publish.plans import Checked
+from wal_sink.publish.preflight import Checked
 from wal_sink.spark.internals.python_worker import arrow_schema
 
 SQLITE = "sqlite_target:SqliteTarget"

@@ -50,7 +50,7 @@ from wal_sink.progress.status import (
     read_status,
     status_lines,
 )
-from wal_sink.publish.plans import preflight_options
+from wal_sink.publish.preflight import preflight_options
 from wal_sink.targets.registry import installed, target_type
 from wal_sink.units import counted, now_us
 

@@ -1,4 +1,4 @@
-"""Makes the plans by which the rows of a query are checked: when a run starts, and for `wal_sink.check`.
+"""Makes the plans by which the rows of a query are checked, at the start of each run.
 
 A plan in the log never changes. The plans of all targets have one key, a digest of their content. Each
 manifest names the plans of its epoch by this key. `plans/agreed.json` has the plans in force, and whether the
@@ -6,8 +6,6 @@ present run has compared them with the tables. The start of a run clears this fl
 first micro-batch of the run connects. If table, schema or options have changed, a new plan is in force from
 this micro-batch on. The start is refused if pending epochs do not fit the table. If the target does not
 answer, a run with the same schema and options continues with the former plan.
-
-`preflight` makes the same checks before a query starts, and creates nothing.
 """
 
 from __future__ import annotations
@@ -17,13 +15,12 @@ import logging
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-import msgspec
 import pyarrow as pa
 from msgspec.structs import replace
 
 from state_backends import StateBackendError
 from wal_sink.checkpoint.checkpoint import Checkpoint
-from wal_sink.configuration import Configuration, configure
+from wal_sink.configuration import Configuration
 from wal_sink.errors import (
     CorruptLog,
     LogUnavailable,
@@ -36,9 +33,8 @@ from wal_sink.errors import (
 )
 from wal_sink.model import paths
 from wal_sink.model.ledger import ledger_key
-from wal_sink.model.plan import Agreed, Plan, content_key, plans_key, spark_ddl
+from wal_sink.model.plan import Agreed, Plan, content_key, plans_key
 from wal_sink.model.state import State, TargetState
-from wal_sink.options import qualified
 from wal_sink.publish.micro_batch import EPOCH_TYPE, MicroBatch
 from wal_sink.targets.base import Target
 from wal_sink.wal.location import refuse_other_log, store_errors
@@ -299,113 +295,3 @@ class _RunStart(NamedTuple):
 
 def _path(name: str, key: str) -> str:
     return paths.PLAN.path(paths.PlanName(name, key))
-
-
-class CheckedColumn(msgspec.Struct, frozen=True, kw_only=True):
-    """A column of the DataFrame, and the target's column that gets its values."""
-
-    name: str
-    source: str
-    """Arrow type in the DataFrame."""
-    spark: str
-    """Spark's type in the DataFrame."""
-    type: str
-    """Type of the target's column, as the target writes it."""
-    role: str
-    """Role of the target's column: part of its key, `required` (accepts no null), `regular`, …"""
-
-    column: str = ""
-    """Name of the target's column; empty if the DataFrame's column has the same name."""
-
-    target: str = ""
-    """Name of the target; empty if it is the only one."""
-
-    @property
-    def heading(self) -> str:
-        """Return the name of the column, with the name of its target if there are several."""
-        return qualified(self.target, self.name)
-
-    @property
-    def fits(self) -> str:
-        """Return the type in the DataFrame, and the target's column with type and role."""
-        name = f"{self.column} " if self.column else ""
-        role = "" if self.role == "regular" else f" ({self.role})"
-        return f"{self.spark} to {name}{self.type}{role}"
-
-
-class Checked(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of a check that found no problem: the values that are in force when the query starts."""
-
-    in_force: dict[str, str]
-    """Target, table, log, checkpoint, budget and others by heading, without secrets."""
-    columns: tuple[CheckedColumn, ...]
-    """Columns of each target, in the order of the DataFrame."""
-
-    @property
-    def lines(self) -> list[tuple[str, str]]:
-        """Return the result for people, as pairs of heading and text."""
-        columns = [(column.heading, column.fits) for column in self.columns]
-        return [*self.in_force.items(), *columns, ("fits", "the query can start")]
-
-    def __str__(self) -> str:
-        width = max(len(heading) for heading, _ in self.lines)
-        return "\n".join(f"{heading:<{width}}  {text}" for heading, text in self.lines)
-
-    __repr__ = __str__
-
-
-def preflight_options(raw: Mapping[str, str]) -> Checked:
-    """Check options without connecting. The result has no columns.
-
-    :param raw: options of the query by name.
-    :raises OptionError: an option is missing or unknown, or has a value that does not fit.
-    """
-    configuration = configure(raw)
-    configuration.refuse_bucket()
-    return Checked(in_force=_in_force(configuration), columns=())
-
-
-def _in_force(configuration: Configuration) -> dict[str, str]:
-    return configuration.in_force(f"{configuration.location.logs}/<query id>")
-
-
-def preflight(
-    raw: Mapping[str, str], schema: pa.Schema, file_manager: str | None = None
-) -> Checked:
-    """Check options, and compare a DataFrame with the target's table.
-
-    :param raw: options of the query by name.
-    :param schema: schema of the DataFrame, with timestamps in UTC.
-    :param file_manager: see `Configuration.refuse_bucket`.
-    :raises OptionError: an option is missing or unknown, or has a value that does not fit.
-    :raises SchemaMismatch: the DataFrame does not fit, or the table cannot be written exactly once.
-    :raises TargetUnavailable, TargetRefused: the target does not answer, or refuses.
-    """
-    configuration = configure(raw)
-    configuration.refuse_bucket(file_manager)
-    columns = with_epoch_field(schema, configuration.sink.epoch_column)
-    key = plans_key_of(configuration, columns)
-    plans: dict[str, Plan] = {}
-    for destination in configuration.destinations:
-        with of_target(destination.prefix):
-            plans[destination.prefix] = destination.target.dry_plan(columns, key)
-    refuse_quarantine(plans.values(), configuration.sink.on_invalid_row)
-    creates = {
-        qualified(name, "creates"): plan.creates for name, plan in plans.items() if plan.creates
-    }
-    return Checked(
-        in_force=_in_force(configuration) | creates,
-        columns=tuple(
-            CheckedColumn(
-                name=column.name,
-                source=column.source,
-                spark=spark_ddl(columns.field(column.name).type),
-                type=column.type,
-                role=column.role,
-                column=column.column,
-                target=target,
-            )
-            for target, plan in plans.items()
-            for column in plan.columns
-        ),
-    )

@@ -24,7 +24,7 @@ from wal_sink.metrics.server import LOOPBACK, Exposition
 from wal_sink.options import as_texts
 from wal_sink.progress.status import Status, read_status
 from wal_sink.progress.wait import Flushed, wait_until_flushed
-from wal_sink.publish.plans import Checked, preflight
+from wal_sink.publish.preflight import Checked, preflight
 from wal_sink.spark.connect_queries import ConnectQueries, unknown_place
 from wal_sink.spark.data_source import ConnectDataSource, WalSinkDataSource, add_format
 from wal_sink.spark.internals import connect_client, python_worker, spark_session
