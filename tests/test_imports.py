@@ -23,7 +23,7 @@ from wal_sink.configuration import configure
 from wal_sink.model import paths
 from wal_sink.model.manifest import Execution, Task
 from wal_sink.model.plan import Agreed, Column, Plan
-from wal_sink.publish.plans import plans_key_of
+from wal_sink.publish.plans import inputs_key_of
 from wal_sink.spark.data_source import Message, WalSinkDataSource, WalSinkStreamWriter
 from wal_sink.spark.internals import python_worker
 
@@ -103,7 +103,7 @@ def pickled(tmp_path: Path) -> dict[str, dict[str, object]]:
     configuration = configure(options)
     log = configuration.location.open_log(TASK.execution.query_id)
     (destination,) = configuration.destinations
-    key = plans_key_of(configuration, ROWS.schema)
+    key = inputs_key_of(configuration, ROWS.schema)
     columns = (
         Column(name="id", source="int64", type="bigint", role="partition"),
         Column(name="text", source="string", type="text", role="regular"),

@@ -11,7 +11,7 @@ from wal_sink.configuration import Configuration, configure
 from wal_sink.errors import of_target
 from wal_sink.model.plan import Plan, spark_ddl
 from wal_sink.options import qualified
-from wal_sink.publish.plans import plans_key_of, refuse_quarantine, with_epoch_field
+from wal_sink.publish.plans import inputs_key_of, refuse_quarantine, with_epoch_field
 
 
 class CheckedColumn(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,11 +97,11 @@ def preflight(
     configuration = configure(raw)
     configuration.refuse_bucket(file_manager)
     columns = with_epoch_field(schema, configuration.sink.epoch_column)
-    key = plans_key_of(configuration, columns)
+    inputs_key = inputs_key_of(configuration, columns)
     plans: dict[str, Plan] = {}
     for destination in configuration.destinations:
         with of_target(destination.prefix):
-            plans[destination.prefix] = destination.target.dry_plan(columns, key)
+            plans[destination.prefix] = destination.target.dry_plan(columns, inputs_key)
     refuse_quarantine(plans.values(), configuration.sink.on_invalid_row)
     creates = {
         qualified(name, "creates"): plan.creates for name, plan in plans.items() if plan.creates
