@@ -5,7 +5,7 @@ checkpoint, so the backlog is right while the flush hangs in a request, fails, o
 the label `query_id`; `wal_sink_query_info` maps it to checkpoint and table.
 
 When the flush of a query has ended, its series stay while epochs are pending, so that alerts continue. The
-series then stay for another `KEEP_S`, so that the last counts are scraped. Then a scrape removes the series.
+series stay for another `KEEP_S`, so that the last counts are scraped. After that a scrape removes the series.
 """
 
 from __future__ import annotations
@@ -70,8 +70,7 @@ BACKLOG: Mapping[str, tuple[str, Callable[[Snapshot, int], float]]] = {
         lambda read, _now_us: read.read_us / 1_000_000,
     ),
 }
-"""Gauges that are read from log and checkpoint; a query has no such gauge until the first read has
-succeeded."""
+"""Gauges that are read from log and checkpoint. A query has these gauges once a first read has succeeded."""
 
 FLUSH: Mapping[str, tuple[str, Callable[[QueryMetrics], float]]] = {
     "wal_sink_flushers": (
@@ -79,7 +78,7 @@ FLUSH: Mapping[str, tuple[str, Callable[[QueryMetrics], float]]] = {
         lambda query: query.running,
     ),
     "wal_sink_line_stopped": (
-        "1 while an error stops the flush that trying again does not cure, else 0.",
+        "1 while the flush is stopped by an error that a retry does not cure, else 0.",
         lambda query: query.stopped,
     ),
     "wal_sink_requests_in_flight": (
@@ -88,24 +87,6 @@ FLUSH: Mapping[str, tuple[str, Callable[[QueryMetrics], float]]] = {
     ),
 }
 """Gauges of the present state of the flush."""
-
-_COUNTED = {
-    "wal_sink_flushed_rows": "Rows that this process brought into the target.",
-    "wal_sink_flushed_bytes": "Bytes of the segments of flushed epochs.",
-    "wal_sink_flushed_epochs": "Epochs that this process brought into the target.",
-}
-_TIMED = {
-    "wal_sink_flush_seconds": "Seconds from the start of a window of epochs to its ledger row, for tries that"
-    " succeed.",
-    "wal_sink_commit_to_visible_seconds": "Seconds from Spark's commits/N to the ledger row, for each epoch:"
-    " the whole epoch is visible then.",
-}
-_BY_KIND = {
-    "wal_sink_flush_errors": "Steps of the flush that failed and are tried again, by the error's kind.",
-    "wal_sink_request_retries": "Requests with rows that were sent again, by kind: retry, or throttle if the"
-    " target is overloaded.",
-}
-"""The help texts of counters and histograms, by name."""
 
 INFO = "wal_sink_query_info"
 
@@ -125,7 +106,7 @@ class Snapshot(NamedTuple):
 class BacklogReader:
     """Reads the backlog of one target for each scrape.
 
-    Only one thread reads at a time. While this thread waits for a store, other threads get the last backlog.
+    One thread reads at a time. While that thread waits for a store, others get the backlog of the last read.
 
     :param target: name of the target.
     """
@@ -136,7 +117,7 @@ class BacklogReader:
         self._reading = threading.Lock()
 
     def read(self) -> Snapshot | None:
-        """Return the backlog; if log or checkpoint do not answer, the backlog that was read last."""
+        """Return the backlog. If log or checkpoint do not answer, return the backlog that was read last."""
         if not self._reading.acquire(blocking=False):
             return self._last
         try:
@@ -182,9 +163,10 @@ class Metrics(Collector):
         *,
         several: bool,
     ) -> QueryMetrics:
-        """Return the metrics of a query; a query that starts again keeps its counts.
+        """Return the metrics of a query. A query that starts again keeps its counts.
 
-        :param target: name of the target in the log; a label only if the query names several targets.
+        :param target: name of the target in the log. It is a label only if `several` is True.
+        :param several: True if the query names several targets.
         """
         labels = query_id, target if several else ""
         with self._lock:
@@ -205,7 +187,7 @@ class Metrics(Collector):
         for query in queries:
             read = query.read_backlog()
             with self._lock:
-                if query.is_over(read, now_s):
+                if query.check_expiry(read, now_s):
                     self._queries.pop(query.labels, None)
                     continue
             for family in query.families(read, round(now_s * 1_000_000)):
@@ -217,10 +199,10 @@ class Metrics(Collector):
 
 
 class QueryMetrics(FlushMetrics):
-    """Counts what the flush of one query does; made by `Metrics.watch`.
+    """Counts what the flush of one query does. `Metrics.watch` makes it.
 
     :param checkpoint: URL of the query's checkpoint.
-    :param read_backlog: reads the backlog; returns None if no read has succeeded yet.
+    :param read_backlog: reads the backlog. Returns None if no read has succeeded yet.
     """
 
     def __init__(
@@ -235,22 +217,45 @@ class QueryMetrics(FlushMetrics):
         self.running: int = 0
         """Number of threads that flush the query."""
         self.stopped: int = 0
-        """1 while a permanent error stops the flush, else 0."""
+        """1 while the flush is stopped by an error that a retry does not cure, else 0."""
         self.idle_since_s: float | None = None
-        """Time of the first scrape after the flush has ended and nothing is pending, seconds since 1970; None
-        for no such scrape."""
+        """Time of the first scrape that saw the flush ended and nothing pending, in seconds since 1970.
+        None if the last scrape did not see this."""
         self._lock = threading.Lock()
         self._registry = CollectorRegistry()
         counter = partial(Counter, registry=self._registry)
-        histogram = partial(Histogram, registry=self._registry, buckets=_SECONDS)
-        self._rows, self._bytes, self._epochs = (
-            counter(name, text, _LABELS).labels(*labels) for name, text in _COUNTED.items()
+        histogram = partial(
+            Histogram, labelnames=_LABELS, registry=self._registry, buckets=_SECONDS
         )
-        self._flush_seconds, self._visible_seconds = (
-            histogram(name, text, _LABELS).labels(*labels) for name, text in _TIMED.items()
+        self._rows = counter(
+            "wal_sink_flushed_rows", "Rows that this process brought into the target.", _LABELS
+        ).labels(*labels)
+        self._bytes = counter(
+            "wal_sink_flushed_bytes", "Bytes of the segments of flushed epochs.", _LABELS
+        ).labels(*labels)
+        self._epochs = counter(
+            "wal_sink_flushed_epochs", "Epochs that this process brought into the target.", _LABELS
+        ).labels(*labels)
+        self._flush_seconds = histogram(
+            "wal_sink_flush_seconds",
+            "Seconds from the start of a window of epochs to its ledger row, for tries that succeed.",
+        ).labels(*labels)
+        self._visible_seconds = histogram(
+            "wal_sink_commit_to_visible_seconds",
+            "Seconds from Spark's commits/N to the ledger row, for each epoch: the whole epoch is visible"
+            " then.",
+        ).labels(*labels)
+        by_kind = (*_LABELS, "kind")
+        self._errors = counter(
+            "wal_sink_flush_errors",
+            "Steps of the flush that failed and are tried again, by the error's kind.",
+            by_kind,
         )
-        self._errors, self._retries = (
-            counter(name, text, [*_LABELS, "kind"]) for name, text in _BY_KIND.items()
+        self._retries = counter(
+            "wal_sink_request_retries",
+            "Requests with rows that were sent again, by kind: retry, or throttle if the target is"
+            " overloaded.",
+            by_kind,
         )
         # Series begin at 0: PromQL's `increase` does not count the first value of a series.
         for kind in RETRIES:
@@ -261,7 +266,7 @@ class QueryMetrics(FlushMetrics):
     def families(self, read: Snapshot | None, now_us: int) -> Iterator[Metric]:
         """Yield the series of the query.
 
-        :param read: the backlog; None to give its gauges no value.
+        :param read: the backlog. None if it is unknown; its gauges then have no value.
         """
         yield from self._registry.collect()
         info = _info()
@@ -277,10 +282,10 @@ class QueryMetrics(FlushMetrics):
                 family.add_metric(self.labels, value(read, now_us))
             yield family
 
-    def is_over(self, read: Snapshot | None, now_s: float) -> bool:
-        """Return True if the flush has ended and nothing has been pending, for more than `KEEP_S`.
+    def check_expiry(self, read: Snapshot | None, now_s: float) -> bool:
+        """Return True if the flush has ended and nothing has been pending for more than `KEEP_S`.
 
-        Each scrape calls this method, which remembers since when both are true.
+        Each scrape calls this method, which stores in `idle_since_s` since when both are true.
         """
         if self.running or read is None or read.backlog.epochs:
             self.idle_since_s = None
@@ -295,7 +300,7 @@ class QueryMetrics(FlushMetrics):
             self.running += 1
 
     def ended(self) -> None:
-        """See `FlushMetrics`. `stopped` keeps its value, since the error will occur again."""
+        """See `FlushMetrics`. `stopped` keeps its value, because a next flush would meet the error again."""
         with self._lock:
             self.running -= 1
 

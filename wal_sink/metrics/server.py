@@ -1,7 +1,7 @@
 """Serves the metrics at `http://<host>:<port>/metrics`: counts and names, no secrets.
 
-By default the port answers only this host. No login is needed. The server is prometheus_client's, which is
-imported when a port is opened.
+By default only this host can reach the port. No login is needed. The server is that of prometheus_client. The
+library is imported when a port is opened.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Exposition:
         logger.info("metrics are on %s, port %d, at /metrics", host, self.port)
 
     def close(self) -> None:
-        """Close the port. Idempotent: after an interrupted call, the next call does the rest."""
+        """Close the port. Idempotent. If a call was interrupted, the next call does the rest."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
