@@ -1,13 +1,13 @@
 """Appends a task's rows to the log as segments, after checking them.
 
-Afterwards a large segment is durable, and a small one is in the task's report (rule `segments`). No manifest
-names the segments yet: the publisher makes them part of an epoch. The segments of an attempt that is not
-published are garbage.
+After `append` a large segment is durable, and a small segment is in the task's report (rule `segments`). No
+manifest names the segments yet, because the publisher makes them part of an epoch. The segments of an attempt
+that is not published are garbage.
 
 `split_invalid` divides a batch into rows that the target accepts, and rows that its check refuses. A check
 raises at the first rule that a row breaks, and reports which rows break this rule. These rows are taken out,
-and the check runs again: once for each broken rule, not for each row. Arrow kernels do this without Python
-objects for rows. If a check does not report the rows, the batch is halved down to single rows.
+and the check runs again. So it runs once for each broken rule, not for each row, in Arrow kernels without
+Python objects for rows. If a check does not report the rows, the batch is halved down to single rows.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def split_invalid(batch: pa.RecordBatch, check: Check) -> SplitRows:
 
 
 def _broken_rows(error: InvalidRow, rows: int) -> pa.Array | None:
-    """Return a mask of the rows that an error concerns; None if the error does not name rows."""
+    """Return a mask of the rows that caused an error. None if the error does not name its rows."""
     if error.rows is None or len(error.rows) != rows:
         return None
     bad = error.rows.fill_null(fill_value=False)
@@ -88,7 +88,8 @@ def _broken_rows(error: InvalidRow, rows: int) -> pa.Array | None:
 OnInvalidRow = Literal["fail", "quarantine"]
 
 _INLINE, _INLINE_SHARED = 64 * 1024, 256 * 1024
-"""Most bytes that one task reports instead of writing a file; the second number is for later tasks."""
+"""Bytes of the largest segment that a task reports instead of writing a file, see `most_inline`. The second
+number is divided by the count of tasks up to this task."""
 
 
 def most_inline(partition: int) -> int:
@@ -113,7 +114,7 @@ def append(
     on_invalid_row: OnInvalidRow = "fail",
     inline_bytes: int = 0,
 ) -> Appended:
-    """Check batches and write them to a segment; no segment is written if there are no rows.
+    """Check batches and write their rows to a segment. Without rows no segment is written.
 
     If anything raises, the file is deleted: Spark has no hook for a failed task.
 

@@ -46,7 +46,7 @@ class MicroBatch(NamedTuple):
 
     @property
     def plans_key(self) -> str:
-        """Return the key of the plans. Tasks and publisher must use the same plans."""
+        """Return the key of the plans in the log. `commit()` refuses a task's report with another key."""
         return next(iter(self.plans.values())).key
 
     def append(self, batches: Iterable[pa.RecordBatch], task: Task) -> Appended:
@@ -86,7 +86,7 @@ class MicroBatch(NamedTuple):
         appended: Sequence[Appended],
         begins_after: int | None = None,
     ) -> None:
-        """Publish the epoch, on the driver's host. No row is sent before Spark has written `commits/N`.
+        """Publish the epoch, on the driver's host. No row is sent until Spark has written `commits/N`.
 
         :param begins_after: see `Publisher`.
         :raises WalSinkError: see `Publisher.publish`.
@@ -110,7 +110,7 @@ class MicroBatch(NamedTuple):
             discard(self._store(appended[0].execution.query_id), appended)
 
     def discard_call(self, execution: Execution, call: str) -> None:
-        """Delete the segments of the tasks of one call. None of the tasks has reported."""
+        """Delete the segments of one call's tasks. None of the tasks has reported."""
         discard_call(self._store(execution.query_id), execution, call)
 
     def _store(self, query_id: str) -> LogStore:

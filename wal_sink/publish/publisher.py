@@ -1,9 +1,9 @@
 """Publishes an epoch on the driver's host, in `commit()` (rules `one-publisher`, `segments`, `publish`).
 
-Before the publish, the segments of the epoch are durable, and no manifest names them. Afterwards the state's
-`last` is the epoch's manifest. Spark has not written `commits/N` yet, so no row is sent. If the epoch is
-refused before its manifest is created, its segments are deleted. After that nothing is deleted here, since
-the state may name them.
+Before the publish, the segments of the epoch are durable, and no manifest names them. After the publish, the
+state's `last` is the epoch's manifest. Spark has not written `commits/N` yet, so no row is sent. If the epoch
+is refused before its manifest is created, its segments are deleted. Once the manifest exists, this module
+deletes none of them, since the state may name them.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Publisher:
     options: Mapping[str, str]
     """The sink's options without secrets. The state keeps the options of the run that publishes."""
     begins_after: int | None = None
-    """The epoch after which a new log begins; None for the last completed epoch."""
+    """The epoch after which a new log begins. None stands for the last completed epoch."""
     clock_us: Callable[[], int] = now_us
     """Returns the time in microseconds since 1970."""
     sleep: Callable[[float], None] = time.sleep
@@ -146,7 +146,8 @@ class Publisher:
     def _admit(self, batch: Appended) -> tuple[Offsets, State, Predecessor | None]:
         """Open the run, wait for space in the log, and check the files of the epoch.
 
-        Return the offsets, the newest state, and the predecessor of the manifest; None for a replay.
+        Return the offsets, the newest state, and the predecessor of the manifest. A replay has no
+        predecessor.
         """
         execution = batch.execution
         opened = self._open(execution, batch.planned)
@@ -207,7 +208,7 @@ class Publisher:
     def _predecessor(
         self, state: State, execution: Execution, offsets: Offsets
     ) -> tuple[State, Predecessor | None]:
-        """Wait for space in the log; return the newest state, and the predecessor of the manifest.
+        """Wait for space in the log. Return the newest state, and the predecessor of the manifest.
 
         The predecessor is None for a replay, which is not published.
         """
@@ -255,7 +256,7 @@ class Publisher:
 
 
 def discard(store: LogStore, appended: Iterable[Appended]) -> None:
-    """Delete segments that no manifest names. If that fails, they stay until their epoch is trimmed."""
+    """Delete segments that no manifest names. If the store fails, they stay until their epoch is trimmed."""
     try:
         store.delete(segment.path for task in appended for segment in task.files)
     except OSError as error:
@@ -263,7 +264,9 @@ def discard(store: LogStore, appended: Iterable[Appended]) -> None:
 
 
 def discard_call(store: LogStore, execution: Execution, call: str) -> None:
-    """Delete the segments of the tasks of one call, if no task has reported; errors as in `discard`.
+    """Delete the segments of one call's tasks, none of which has reported.
+
+    If the store fails, the segments stay until their epoch is trimmed.
 
     :param call: prefix of the nonces of these segments.
     """
@@ -280,7 +283,7 @@ def discard_call(store: LogStore, execution: Execution, call: str) -> None:
 
 
 def _opened_before(state: State, planned: int | None) -> str:
-    """Return the run that had opened last when a batch was planned; empty if a run has opened since."""
+    """Return the run that had opened last when a batch was planned. Empty if a run has opened since then."""
     if planned is not None and state.run is not None and state.run.number > planned:
         return ""
     return protocol.last_opened(state)
@@ -379,11 +382,11 @@ class _SpaceWait:
 
 
 _NO_FLUSHER = OncePerMinute()
-"""Limits the warning of no flusher. One for the process, since each `commit()` makes a `Publisher`."""
+"""Limits the warning that no process flushes. It is global, since each `commit()` makes a `Publisher`."""
 
 
 def _flusher_summary(report: FlusherReport | None, now_us: int) -> str:
-    """Return as sentences which process flushes, what it does, and its error."""
+    """Return sentences about the process that flushes, what the process does, and its error."""
     if report is None:
         return (
             "No process has flushed this query yet. The process that called wal_sink.register flushes it, or"

@@ -83,8 +83,8 @@ class PostgresqlTarget(KeyedTarget):
     def lock_table(self, connection: Any) -> None:
         """Let no client alter the table until the transaction ends.
 
-        The user may have only the privilege to insert some columns: then LOCK TABLE fails, and EXPLAIN does
-        not. EXPLAIN runs no trigger.
+        EXPLAIN locks the table as INSERT does, and runs no trigger. LOCK TABLE would fail for a user who has
+        only the privilege to insert some columns.
         """
         run(connection, f"EXPLAIN INSERT INTO {self.table_name} DEFAULT VALUES")
 
@@ -117,7 +117,7 @@ class PostgresqlTarget(KeyedTarget):
         return statement
 
     def table_end(self, partition: Sequence[str]) -> str:
-        """Return PARTITION BY, and a default partition, which takes all rows."""
+        """Return PARTITION BY, and the statement that creates a default partition, which takes all rows."""
         if not partition:
             return ""
         name = self.options.destination

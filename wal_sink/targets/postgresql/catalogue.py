@@ -69,7 +69,7 @@ _UNIQUE = """
       AND NOT (i.indrelid <> %(oid)s AND EXISTS (
           SELECT FROM pg_catalog.pg_inherits WHERE inhrelid = i.indexrelid))
     ORDER BY NOT i.indisprimary, c.relname"""
-"""Reads the unique indexes of the table, and those that only one of its partitions has."""
+"""Reads the unique indexes of the table, and the indexes that only one of its partitions has."""
 _TABLES = """
     SELECT n.nspname || '.' || c.relname
     FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
@@ -165,7 +165,7 @@ def _applying(
 ) -> Iterator[tuple[Finding, Sequence[Any]]]:
     """Yield each finding that applies, with its names and statements.
 
-    One query reads all findings: each window is checked, and would wait for the answer to each query.
+    One query reads all findings, because each window makes this check, and would wait for each answer.
     """
     parts = [
         f"SELECT {number}, f.name::text, f.statement::text FROM ({finding.query}) f (name, statement)"  # noqa: S608 -- constants
@@ -204,7 +204,7 @@ class PostgresqlCatalogue(Catalogue):
     def columns(self) -> Sequence[TableColumn]:
         """Read the columns of the table, with types as `format_type` prints them.
 
-        :raises SchemaMismatch: `_STORAGE` has a reason to refuse the table, or the ledger is unlogged.
+        :raises SchemaMismatch: a finding of `_STORAGE` applies to the table, or the ledger is unlogged.
         """
         _refuse(self._connection, self._relation, _STORAGE)
         ledger = find(self._connection, self._target.options.ledger)

@@ -78,7 +78,7 @@ class BoundedConnection(psycopg.Connection[Any]):
     def _bounded(self, gen: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
         """Yield what the driver waits for, and raise after the time-out.
 
-        The driver resumes the generator each tenth of a second, also if nothing is ready.
+        The driver resumes the generator every tenth of a second, even if the server has sent nothing.
         """
         end = time.monotonic() + self.request_timeout
         try:
@@ -96,11 +96,11 @@ class BoundedConnection(psycopg.Connection[Any]):
 
 
 def connect(options: PostgresqlOptions) -> BoundedConnection:
-    """Connect to the primary. A password of the options overrides the present one of the environment.
+    """Connect to the primary. If the options have no password, the environment variable is read now.
 
     :raises OptionError: an option or the login is wrong, the server lacks the database, or a pooler answers.
     :raises TargetUnavailable: the server is a replica.
-    :raises psycopg.Error: the server does not answer, or refuses for another reason.
+    :raises psycopg.Error: the server does not answer, or refuses the connection for another reason.
     """
     try:
         connection = BoundedConnection.connect(**_parameters(options), prepare_threshold=None)
@@ -179,7 +179,7 @@ def _parameters(options: PostgresqlOptions) -> dict[str, Any]:
 
 
 _PIECE = 8_192
-"""The number of rows that are encoded at once, while the server reads the rows before them."""
+"""The number of rows that are encoded at once, while the server reads the rows encoded before."""
 
 
 def write(connection: Any, table: TableName, plan: Plan, batch: pa.RecordBatch) -> None:
@@ -209,8 +209,8 @@ def write(connection: Any, table: TableName, plan: Plan, batch: pa.RecordBatch) 
 def _fill_temporary_table(connection: Any, table: TableName, plan: Plan, rows: SourceRows) -> str:
     """Copy rows into a temporary table of this session, and return its name.
 
-    The key has the table's collations, so that the same keys are equal. The other columns have no domain: a
-    domain may refuse the nulls of a delete or an unavailable cell.
+    The key columns have the table's collations, so that the same keys are equal. The other columns have no
+    domain, because a domain can refuse the nulls of a delete or an unavailable cell.
     """
     kind = f"{'d' * rows.deletes}{'u' * bool(rows.flags)}"
     temporary = f"pg_temp.{quote(f'wal_sink {plan.key[:32]} {kind}')}"

@@ -96,7 +96,8 @@ def is_any_decimal(words: str) -> bool:
 def takes(source: pa.DataType, words: str, held: pa.DataType) -> bool:
     """Return True if a cast from the DataFrame's type keeps or refuses each value.
 
-    :param words: the type of the column. `held` is its Arrow type.
+    :param words: the type of the column.
+    :param held: the Arrow type that holds `words`.
     """
     if pt.is_dictionary(source):
         source = source.value_type
@@ -154,9 +155,10 @@ def refuse_wide_row(types: Iterable[str], table: str) -> None:
 
 
 def temporary_type(words: str) -> str | None:
-    """Return the type of a column in the temporary table; None: the column's own type.
+    """Return the type of a column in the temporary table. None stands for the column's own type.
 
-    pgpq does not encode all types as elements of an array. The server casts these from another type.
+    pgpq cannot encode arrays of some types. Such an array goes into the temporary table with another type,
+    from which the server casts it.
     """
     base = parse(words.removesuffix(LISTS)).base
     if not words.endswith(LISTS):
@@ -180,7 +182,7 @@ def needs_temporary_table(plan: Plan) -> bool:
 
 
 def fits(words: str, values: pa.Array) -> pa.BooleanArray | None:
-    """Return which values a column of a type accepts; None: all of them."""
+    """Return which values a column of a type accepts. None if it accepts all values."""
     if words.endswith(LISTS):
         return by_elements(fits, words, values)
     type_ = parse(words)
@@ -232,7 +234,10 @@ def _refuse_texts(texts: pa.Array, rows: pa.Array | None, *, is_json: bool) -> N
 
 
 def _each(values: pa.Array, convert: Callable[..., str | None]) -> Iterator[str | None]:
-    """Yield the result of a function for each value. Arrow has no function for JSON."""
+    """Yield the result of a function for each value, or None for null. Arrow has no function for JSON.
+
+    :raises InvalidValueError: the function or Arrow refuses a value.
+    """
     for row, scalar in enumerate(values):
         try:
             value = scalar.as_py()

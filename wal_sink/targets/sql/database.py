@@ -63,7 +63,7 @@ class Database(Target):
         """
 
     def fits(self, type_: str, values: pa.Array) -> pa.BooleanArray | None:  # noqa: ARG002
-        """Return a flag for each value: False if a column of this type refuses it. None: no value is refused.
+        """Return a flag for each value: False if a column of this type refuses the value. None if all fit.
 
         Override this if the Arrow type holds values that the column does not, such as too long a text. Tasks
         call this without a connection.
@@ -73,12 +73,12 @@ class Database(Target):
         return None
 
     def classify(self, error: Exception) -> ErrorClass:
-        """Return the class of an error, by `error_codes` or `transient`."""
+        """Return the class of an error, by `error_codes`, or without codes by `transient`."""
         codes = self.error_codes
         return Target.classify(self, error) if codes is None else codes.classify(error)
 
     def refuses(self, error: Exception) -> bool:
-        """Return True if a row caused an error of `insert` or COMMIT, and a second try would fail, too."""
+        """Return True if `insert` or COMMIT failed because of a row, so that a second try would fail, too."""
         return self.error_codes is not None and self.error_codes.refuses(error)
 
     def remedy(self, connection: Any, error: Exception) -> str:  # noqa: ARG002 -- as in `fits`
@@ -94,15 +94,18 @@ class Database(Target):
         return self.error_codes is not None and self.error_codes.is_locked(error)
 
     def lock_holders(self, connection: Any) -> Sequence[LockHolder]:  # noqa: ARG002 -- as in `fits`
-        """Return sessions that hold locks on the table or the ledger, if the user may see them."""
+        """Return the sessions that hold locks on the table or the ledger, as far as the user can see them."""
         return ()
 
     def lock_table(self, connection: Any) -> None:
-        """Let no client alter the table until the transaction ends. Others may insert meanwhile."""
+        """Let no client alter the table until the transaction ends. Other clients can still insert rows."""
         run(connection, f"SELECT 1 FROM {self.table_name} WHERE 1 = 0")  # noqa: S608 -- quoted name
 
     def other_changes(self, connection: Any, plan: Plan) -> Sequence[str]:  # noqa: ARG002 -- as in `fits`
-        """Return how the table, apart from its columns, differs from the plan, as clauses of an error."""
+        """Return differences between table and plan that no column shows, as clauses of an error.
+
+        An example is another unique index than the key of the plan.
+        """
         return ()
 
     def insert(self, connection: Any, plan: Plan, batch: pa.RecordBatch) -> None:
@@ -119,7 +122,7 @@ class Database(Target):
             cursor.executemany(statement, list(rows))
 
     def quote(self, name: str) -> str:
-        """Quote a name by the SQL standard, which keeps its case. `with_values` doubles each `%` in it."""
+        """Quote a name as the SQL standard does, which keeps its case. `with_values` doubles a `%` in it."""
         return quote(name)
 
     # --- statements ---
@@ -160,7 +163,7 @@ class Database(Target):
 
     @property
     def writes_to(self) -> str:
-        """The table."""
+        """The table, as reports and metrics name it."""
         return str(self.options.table)
 
     def holds(self, now: TableColumn, planned: Column) -> bool:

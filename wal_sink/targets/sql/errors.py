@@ -1,6 +1,6 @@
 """Errors of SQL targets: the meaning of a driver's error codes, and the errors that targets raise. No I/O.
 
-`ledger` is the quoted name of the ledger's table, and `statement` creates a table.
+In all functions `ledger` is the quoted name of the ledger's table, and `statement` creates a missing table.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Codes = frozenset[int | str]
 class ErrorCodes(NamedTuple):
     """The error codes of a database, sorted by their meaning.
 
-    A text in `passing`, `refusing` or `locked` stands for all codes that begin with it.
+    A text in `passing`, `refusing` or `locked` stands for all codes that begin with the text.
     """
 
     read: Callable[[BaseException], Code]
@@ -114,7 +114,7 @@ def answer(error: Exception) -> str:
 def missing_table(table: str, hint: str = "", statement: str = "") -> SchemaMismatch:
     """Return the error of a table that does not exist.
 
-    :param hint: a sentence with the name that the user may have meant.
+    :param hint: a sentence with the name that the user may have meant. Empty if no table has a similar name.
     :param statement: empty if the target cannot name the statement.
     """
     create = (
@@ -133,7 +133,7 @@ def not_created(
     """Return the error of a table or schema that a start cannot create.
 
     :param what: the noun and the quoted name.
-    :param fatal: True if a second try would fail, too.
+    :param fatal: True if a second try would fail, too. The error is then `SchemaMismatch`.
     """
     kind = SchemaMismatch if fatal else TargetUnavailable
     return kind(

@@ -54,8 +54,8 @@ class Unique(NamedTuple):
     columns: tuple[str, ...]
     """The columns in the order of the index, without expressions."""
     plain: bool = True
-    """True if the index can be the key of an upsert: it has whole columns only, covers all rows, and is
-    checked at once."""
+    """True if the index can be the key of an upsert. It then has only whole columns, covers all rows, and is
+    checked by each statement instead of at COMMIT."""
     drop: str = ""
     """The statement that drops the index. Empty if the catalogue has no such statement."""
 
@@ -112,7 +112,7 @@ class Catalogue(ABC):
 
     @abstractmethod
     def lock_holders(self) -> Sequence[LockHolder]:
-        """Return sessions that hold locks on table or ledger, if the user may see them."""
+        """Return the sessions that hold locks on table or ledger, as far as the user can see them."""
 
 
 class KeyedTarget(SqlTarget):
@@ -126,7 +126,7 @@ class KeyedTarget(SqlTarget):
     types: Types
     new: NewTypes
     ignores_case = False
-    """True if the names of two columns may not differ by case only."""
+    """True if the database refuses two columns whose names differ only by case."""
     longest = 2**31, "characters"
     """The length of the longest name of a table or a column, and its unit: characters or bytes."""
 
@@ -151,7 +151,8 @@ class KeyedTarget(SqlTarget):
     def takes(self, source: pa.DataType, type_: str, held: pa.DataType) -> bool:  # noqa: ARG002
         """Return True if a cast from the DataFrame's type keeps each value unchanged, or refuses the value.
 
-        :param type_: the type of the column. `held` is its Arrow type.
+        :param type_: the type of the column.
+        :param held: the Arrow type that holds `type_`.
         """
         return is_castable(source, held)
 
@@ -199,7 +200,7 @@ class KeyedTarget(SqlTarget):
         }
 
     def arrow_type(self, type_: str) -> pa.DataType | None:
-        """Return the Arrow type of a type, by `types`."""
+        """Return the Arrow type that holds a type exactly, from `types`. None if it cannot be written."""
         return arrow_type(self.types, type_)
 
     def columns(self, connection: Any) -> Sequence[TableColumn]:
@@ -300,7 +301,8 @@ class KeyedTarget(SqlTarget):
     def _upsert_key(self, unique: Sequence[Unique], columns: Sequence[Column]) -> Unique:
         """Return the key of an upsert: the primary key, or the only unique index.
 
-        With a second unique index the server could refuse a row, or replace the row that this index finds.
+        A second unique index is refused. Because of it the server could refuse a row, or replace a row with
+        another key.
         """
         table, mode = self.options.table, f"{self.name}.mode"
         key = next((index for index in unique if index.plain), None)
@@ -335,7 +337,8 @@ class KeyedTarget(SqlTarget):
     ) -> None:
         """Refuse to append to a table with a unique index whose columns are all in the DataFrame.
 
-        The database fills any other column, such as with the next number: its index refuses no row.
+        The database fills a column that the DataFrame lacks, for example with the next number. So an index
+        with such a column refuses no row.
         """
         written = {column.in_table for column in columns}
         for index in unique:
@@ -350,7 +353,7 @@ class KeyedTarget(SqlTarget):
                 )
 
     def _to_own_table(self, index: Unique, columns: Sequence[Column]) -> str:
-        """Return a remedy: the statements that make another table with this one index."""
+        """Return a remedy with the statements that make another table, whose only unique index is `index`."""
         table = self.options.destination
         own = table._replace(table=f"{table.table}_rows")
         name = self.quoted(own)
@@ -427,7 +430,7 @@ class KeyedRules(CastRules):
         self._target = target
 
     def about_type(self, field: pa.Field, column: TableColumn) -> Sequence[str]:
-        """Propose another type for the column if no cast of Spark leads to its type."""
+        """Propose another type for a column if Spark cannot cast its values to the present type."""
         type_ = new_type(self._target.new, field.type, key=False)
         statement = self._target.altered(column, type_) if type_ else ""
         held = self._target.arrow_type(column.type)
@@ -441,23 +444,23 @@ class KeyedRules(CastRules):
         return [self.types_differ(field, column.type, remedy)]
 
     def is_castable(self, source: pa.DataType, words: str, holds: pa.DataType) -> bool:
-        """Return True if a column may hold the DataFrame's type."""
+        """Return True if a column of type `words` accepts the DataFrame's type, see `KeyedTarget.takes`."""
         return self._target.takes(source, words, holds)
 
     def to_add(self, field: pa.Field) -> str:
-        """Return the ALTER TABLE of the database."""
+        """Return the ALTER TABLE that adds a column. Empty if the database has no type for the column."""
         type_ = new_type(self._target.new, field.type, key=False)
         add = f"ALTER TABLE {self._table} ADD COLUMN {self._target.quote(field.name)} {type_}"
         return f"run: {add};" if type_ else ""
 
     def to_allow_null(self, column: TableColumn) -> str:
-        """Return the ALTER TABLE of the database."""
+        """Return the ALTER TABLE that lets a column accept nulls."""
         statement = self._target.altered(column, None)
         return f"run: {statement}" if statement else super().to_allow_null(column)
 
 
 def _casts(source: pa.DataType, to: pa.DataType) -> bool:
-    """Return True if Spark may cast a type to another. It casts no nested type to a number."""
+    """Return True if Spark can cast a type to another. Spark casts a struct or a map only to a text."""
     if is_array(source) and is_array(to):
         return _casts(source.value_type, to.value_type)
     return is_text(to) or not is_document(source)

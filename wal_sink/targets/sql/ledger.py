@@ -69,22 +69,23 @@ class Ledger:
         return LedgerRow.from_cells(cells, f"the ledger {self._name}")
 
     def insert(self, new: LedgerRow) -> bool:
-        """Create the row. Return True if the driver counts one row."""
+        """Create the row. Return True if the driver reports one inserted row."""
         values = ", ".join([self._parameter] * (1 + len(COLUMNS)))
         statement = f"INSERT INTO {self._table} (query_id, {', '.join(COLUMNS)}) VALUES ({values})"  # noqa: S608
         return self._execute(statement, (self._query_id, *_cells(new))) == 1
 
     def hold(self, row: LedgerRow) -> bool:
-        """Lock the row until the transaction ends. Return False if the row is no longer `row`.
+        """Lock the row until the transaction ends. Return False if the table's row differs from `row`.
 
-        The UPDATE puts a sign before `digest`. No other transaction reads the sign, which is never committed.
+        The UPDATE puts a sign before `digest`. No other transaction reads the sign, because the sign is never
+        committed.
         """
         return self._update(_held(row), _cells(row)) == 1
 
     def move(self, row: LedgerRow, new: LedgerRow) -> bool:
         """Replace the held row by `new`. Return False if this transaction does not hold `row`.
 
-        The driver has then lost the transaction with its rows, and has connected again without an error.
+        Then the driver has lost the transaction with its rows, and has connected again without an error.
         """
         return self._update(_cells(new), _held(row)) == 1
 
@@ -96,7 +97,7 @@ class Ledger:
         )
 
     def touch(self, row: LedgerRow) -> int:
-        """Write the row as it is. Return how many rows the driver counts."""
+        """Write the row as it is. Return the number of rows that the driver reports."""
         return self._update(_cells(row), _cells(row))
 
     def _update(self, cells: tuple[object, ...], present: tuple[object, ...]) -> int:

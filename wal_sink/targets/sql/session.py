@@ -42,7 +42,7 @@ class Window:
         self.is_lost = is_lost
         self.search = RefusalSearch()
         self.plans: dict[str, Plan] = {}
-        """By the key of a plan: the plan with the present columns of the table."""
+        """The plans with the present columns of the table, by their keys."""
 
 
 class SqlSession(TransactionalSession):
@@ -100,7 +100,9 @@ class SqlSession(TransactionalSession):
                 )
 
     def finish(self, row: LedgerRow | None, new: LedgerRow) -> Outcome:
-        """Move the ledger row, and commit it with the rows. Return CONFLICT if their transaction is lost.
+        """Move the ledger row, and commit it with the rows.
+
+        Return CONFLICT if another flusher has changed the ledger row, or if the transaction is lost.
 
         :raises RowsRefused: the server refuses rows. All rows are rolled back.
         """
@@ -117,7 +119,7 @@ class SqlSession(TransactionalSession):
             return self._commit(new)
 
     def compare(self, plan: Plan) -> None:
-        """Compare the table with a plan, and roll back."""
+        """Compare the table with a plan. Outside a window, end the transaction of the comparison."""
         with self._rolling_back():
             self._compare(plan)
             if self._window is None:

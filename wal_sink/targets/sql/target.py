@@ -35,8 +35,8 @@ class SqlTarget(Database):
     A target for a database needs four members of `Database`: `open`, `columns`, `arrow_type`, and `transient`
     or `classify`. It also needs `fits` if the database refuses values that the Arrow type holds.
 
-    If another transaction has changed a row, an UPDATE of the row has to wait for its end, and then to check
-    the WHERE clause against the committed row. PostgreSQL does so at READ COMMITTED.
+    The database has to let an UPDATE wait while another transaction has changed the row. After the wait the
+    UPDATE has to check the WHERE clause against the committed row. PostgreSQL does so at READ COMMITTED.
 
     :param options: a struct of `options_type`, such as one derived from `SqlOptions`.
     """
@@ -83,14 +83,14 @@ class SqlTarget(Database):
             connection.close()
 
     def _open(self) -> Any:
-        """Connect. Explain the driver's errors."""
+        """Connect. Raise the driver's errors as errors of wal_sink with a remedy."""
         with self._explained(OptionError):
             return self.open()
 
     def _explained(
         self, fatal: type[WalSinkError], connection: Any = None
     ) -> contextlib.AbstractContextManager[None]:
-        """Explain the driver's errors in a block.
+        """Return a context in which the driver's errors become errors of wal_sink with a remedy.
 
         :param fatal: the class of an error that does not pass by itself.
         """
@@ -146,7 +146,7 @@ class SqlTarget(Database):
         return True
 
     def _try_ledger(self, connection: Any) -> None:
-        """Check that ROLLBACK undoes a change, and that an UPDATE finds exactly its row."""
+        """Check that ROLLBACK undoes a change, and that an UPDATE finds its row by exact texts."""
         row = LedgerRow(uuid.uuid4().hex, "log", -1, "digest")
         ledger = Ledger(connection, self.ledger_name, self.parameter, row.query_id)
         ledger.insert(row)

@@ -81,7 +81,7 @@ def write_from_query(
 def _statements(
     plan: Plan, rows: SourceRows, query: str, quoted: Callable[[str], str]
 ) -> Iterator[str]:
-    """Yield the statements. A SELECT counts the rows with an unavailable cell and a new key."""
+    """Yield the statements that write the rows. A SELECT counts rows with unavailable cells and new keys."""
     names = [quoted(column.name) for column in plan.of_table().columns]
     key = [quoted(name) for name in key_of(plan)]
     if not key:
@@ -99,10 +99,10 @@ def _statements(
 
 
 def delete(table: str, key: Sequence[str], query: str) -> str:
-    """Return the DELETE of each key for which the batch has a delete.
+    """Return the DELETE of all keys for which the batch has a delete.
 
-    The key may have an upsert after its delete. The upsert then adds a new row: columns that the DataFrame
-    lacks get their defaults, and not the values of the deleted row.
+    A key can have an upsert after its delete. The upsert then adds a new row, in which columns that the
+    DataFrame lacks get their defaults, and not the values of the deleted row.
 
     :param table: quoted, as the names in `key`.
     """
@@ -150,9 +150,9 @@ def upsert_with_unavailable(
     """Yield the statements for rows with unavailable cells. All names are quoted.
 
     A cell that is unavailable in the last row of a key gets the last available value of the key in the batch.
-    A row that then has all its values is added, or replaces the table's row. Any other row changes those
-    columns of the table's row for which it has values. The first statement counts the rows of this kind whose
-    key the table lacks.
+    A row that then has all its values is added, or replaces the table's row. A row that still lacks values
+    only changes the columns for which it has values. The first statement counts the rows that lack values and
+    whose key is not in the table.
 
     :param flags: the names of the `flag_column`s by the columns with unavailable cells.
     """

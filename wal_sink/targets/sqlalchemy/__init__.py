@@ -29,7 +29,8 @@ from wal_sink.targets.sqlalchemy.options import SqlAlchemyOptions
 __all__ = ["SqlAlchemyOptions", "SqlAlchemyTarget"]
 
 _KEY_CHARACTERS = 768
-"""The most characters of a key in MariaDB and MySQL, all columns together: 3,072 bytes, four a character."""
+"""The most characters of a key in MariaDB and MySQL, in all its columns together. The servers accept 3,072
+bytes, and count four for each character."""
 _PARAMETERS = {"qmark": "?", "numeric": ":1", "named": ":1"}
 """The placeholder of a value, by the driver's `paramstyle` of PEP 249; `%s` for other styles."""
 _DENIED = re.compile(r"([A-Z][A-Z, ]*) command denied to user .* for table ([^ \"]+)")
@@ -66,7 +67,7 @@ class SqlAlchemyTarget(KeyedTarget):
 
     @property
     def shape(self) -> Mapping[str, str]:
-        """The options, and the database: each database has types of its own."""
+        """The options on which a plan depends, and the database. Each database has types of its own."""
         return {"database": self.options.backend, **super().shape}
 
     # --- statements ---
@@ -133,7 +134,7 @@ class SqlAlchemyTarget(KeyedTarget):
         )
 
     def type_of(self, field: pa.Field, layout: Layout) -> str:
-        """Return the type of a new column. In MariaDB and MySQL a text of the key gets a short one."""
+        """Return the type of a new column. In MariaDB and MySQL a text in the key gets a shorter type."""
         words = super().type_of(field, layout)
         if words != "varchar(255)" or not self.dialect.is_mysql:
             return words

@@ -165,8 +165,8 @@ _ENGINES = """
     LEFT JOIN information_schema.engines e ON e.engine = t.engine
     WHERE t.table_schema = COALESCE(%s, DATABASE()) AND t.table_name = %s AND t.engine IS NOT NULL
       AND COALESCE(e.xa, 'NO') <> 'YES'"""
-"""A view has no engine. An engine without `xa` has no transactions, or commits by itself, as FEDERATED
-does."""
+"""Reads the engine of a table if the engine lacks `xa`. Such an engine has no transactions, or commits by
+itself, as FEDERATED does. A view has no engine."""
 
 _SQLITE_STATEMENTS = """
     SELECT type || ' ' || name, sql FROM {}.sqlite_master WHERE tbl_name = ? AND sql NOT NULL"""
@@ -220,8 +220,8 @@ class SqlAlchemyCatalogue(Catalogue):
     def columns(self) -> Sequence[TableColumn]:
         """Read the columns of the table. Return no column if the table does not exist.
 
-        :raises SchemaMismatch: table or ledger has a storage that could lose rows; or the name is that of a
-            view, or differs from a table's name by case only.
+        :raises SchemaMismatch: table or ledger has a storage that could lose rows; or a view has the name; or
+            the name of an existing table differs from it only by case.
         """
         connection, name = self._connection, self._table
         for stored in (name, self._target.options.ledger):

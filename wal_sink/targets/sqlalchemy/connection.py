@@ -43,8 +43,8 @@ class Opened(NamedTuple):
 class Connection:
     """A connection of PEP 249 without autocommit.
 
-    A database in a file is closed after each transaction, and opened before the next one. So other processes
-    can open a file of DuckDB between transactions, such as the process that makes the plan. If a backup has
+    A database in a file is closed after each transaction, and opened before the next one. So another process,
+    such as the process that makes the plan, can open a file of DuckDB between transactions. If a backup has
     replaced the file, the next rows go into the new file.
     """
 
@@ -136,7 +136,7 @@ class _DuckDbCursor:
         self.rowcount = -1
 
     def execute(self, statement: str, values: Any = ()) -> None:
-        """Run a statement. The result of a change is one row with the count of rows."""
+        """Run a statement. For a change DuckDB returns one row, which has the number of changed rows."""
         self._rows = self._raw.execute(statement, values or None).fetchall()
         is_change = statement.split(None, 1)[0] in {"UPDATE", "INSERT", "DELETE"}
         self.rowcount = self._rows[0][0] if is_change else -1
@@ -152,7 +152,7 @@ class _DuckDbCursor:
 def connect(options: SqlAlchemyOptions) -> Connection:
     """Connect, and run the settings of the dialect.
 
-    A password of the options overrides the present one of the environment.
+    If the options have no password, the environment variable is read at each connect.
 
     :raises OptionError: the driver of the URL is not installed or asynchronous, the server lacks the
         database, or the folder of the file does not exist.

@@ -222,9 +222,9 @@ class Dialect(NamedTuple):
     longest: int = 2**31
     """The most characters of a name."""
     ignores_case: bool = True
-    """True if the names of two columns may not differ by case only."""
+    """True if the database refuses two columns whose names differ only by case."""
     is_file: bool = False
-    """True if the database is a file, and this process its server."""
+    """True if the database is a file that this process opens, without a server."""
 
     @property
     def is_mysql(self) -> bool:
@@ -305,7 +305,8 @@ _SQL_MODE = (
 
 _MARIADB_WAITS = " /*M!100300 , idle_transaction_timeout = 60, max_statement_time = 0 */"
 _MYSQL_WAITS = " /*!80000 , wait_timeout = 600 */"
-"""Other servers read these as comments. The URL of a MariaDB may begin with mysql."""
+"""Settings that only MariaDB or only MySQL reads; the other server reads them as comments. Both are sent,
+because the URL of a MariaDB server can begin with mysql."""
 
 _TOO_WIDE = (
     "A row takes 8,126 bytes and 1,017 columns; a long text or binary counts 40 bytes at most. Put columns"

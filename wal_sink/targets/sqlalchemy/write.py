@@ -24,7 +24,7 @@ from wal_sink.targets.sqlalchemy.dialects import DUCKDB, SQLITE, Dialect
 def write(
     target: Database, dialect: Dialect, connection: Any, plan: Plan, batch: pa.RecordBatch
 ) -> None:
-    """Write rows in the open transaction, in their order. Of several rows with one key the last one counts.
+    """Write rows in the open transaction, in their order. Of several rows with one key the last row counts.
 
     The server decides which keys are equal. Consecutive rows of the same kind are written together.
 
