@@ -266,7 +266,7 @@ class QueryMetrics(FlushMetrics):
     def families(self, read: Snapshot | None, now_us: int) -> Iterator[Metric]:
         """Yield the series of the query.
 
-        :param read: the backlog. None if it is unknown; its gauges then have no value.
+        :param read: the backlog. If it is None, its gauges have no value.
         """
         yield from self._registry.collect()
         info = _info()

@@ -167,7 +167,7 @@ def _segment_writer(
 ) -> SegmentWriter:
     """Return a writer for a new segment of a task.
 
-    :param stack: closes the file of the segment; deletes it if the block ends by an exception.
+    :param stack: closes the file of the segment, and deletes the file if the block ends by an exception.
     """
     epoch, run_id = task.execution.epoch, task.execution.run_id
     nonce = f"{task.call}{uuid.uuid4().hex}"[:32]

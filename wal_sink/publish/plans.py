@@ -207,7 +207,7 @@ class _RunStart(NamedTuple):
 
         A table that the query has written to is not created again.
 
-        :param former: the plan in force so far; None for a new target.
+        :param former: the plan in force so far. None for a new target.
         :param same_inputs: True if `former` was made for the present schema and options.
         :raises SchemaMismatch: the DataFrame does not fit the table, or the table is gone.
         :raises TargetUnavailable: the target does not answer, and `former` is for another schema or other
@@ -288,7 +288,7 @@ class _RunStart(NamedTuple):
                 return self._plans_after(state, target, log_key)
             except (CorruptLog, MissingManifest):
                 if newest(self.store) == state:
-                    raise  # otherwise a flusher has trimmed meanwhile
+                    raise  # if the state has changed, a flusher has trimmed the objects
 
     def _plans_after(self, state: State, target: TargetState, log_key: str) -> Mapping[int, Plan]:
         chain, committed = ManifestChain(self.store), self.checkpoint.last_commit()

@@ -28,10 +28,10 @@ class CheckedColumn(msgspec.Struct, frozen=True, kw_only=True):
     """Role of the target's column: part of its key, `required` (accepts no null), `regular`, …"""
 
     column: str = ""
-    """Name of the target's column; empty if the DataFrame's column has the same name."""
+    """Name of the target's column. Empty if the DataFrame's column has the same name."""
 
     target: str = ""
-    """Name of the target; empty if it is the only one."""
+    """Name of the target. Empty if the query has a single target."""
 
     @property
     def heading(self) -> str:
@@ -40,14 +40,14 @@ class CheckedColumn(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def fits(self) -> str:
-        """Return the type in the DataFrame, and the target's column with type and role."""
+        """Return a text with the type in the DataFrame, and the target's column with its type and role."""
         name = f"{self.column} " if self.column else ""
         role = "" if self.role == "regular" else f" ({self.role})"
         return f"{self.spark} to {name}{self.type}{role}"
 
 
 class Checked(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of a check that found no problem: the values that are in force when the query starts."""
+    """The result of a check that found no problem, with the values in force when the query starts."""
 
     in_force: dict[str, str]
     """Target, table, log, checkpoint, budget and others by heading, without secrets."""

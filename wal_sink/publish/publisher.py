@@ -116,8 +116,8 @@ class Publisher:
                 self.checkpoint.url,
             )
             return None
-        # The order is that in which Spark wrote the files. If a power loss left offsets/N without
-        # commits/N-1, Spark would continue with N, and the checkpoint would look as if it had been set back.
+        # The files become durable in the order in which Spark wrote them. If a power loss left offsets/N
+        # without commits/N-1, Spark would continue with N, and the checkpoint would seem to be set back.
         self.checkpoint.make_durable([f"commits/{epoch - 1}", f"offsets/{epoch}"])
         manifest = new_manifest(
             batch,
@@ -157,7 +157,8 @@ class Publisher:
             try:
                 self._refuse_missing_files(execution.epoch, batch.files)
             except SegmentNotVisible:
-                # Another run may have opened and deleted the files as garbage. Then this raises `Fenced`.
+                # Another run may have opened and deleted the files as garbage. The next line then raises
+                # `Fenced`.
                 self._predecessor(existing(self.store), execution, offsets)
                 raise
         return offsets, state, predecessor
@@ -165,7 +166,7 @@ class Publisher:
     def _open(self, execution: Execution, planned: int | None) -> State:
         """Let this run publish, and create the log before its first epoch. Return the newest state.
 
-        :param planned: number of the newest state when the batch was planned; None if unknown.
+        :param planned: number of the newest state when the batch was planned. None if unknown.
         """
         state = newest(self.store)
         if state is not None and state.run is not None and state.run.run_id == execution.run_id:

@@ -75,7 +75,7 @@ class PostgresqlTarget(KeyedTarget):
     longest = PostgresqlOptions.longest, "bytes"
 
     def connector(self) -> Callable[[Any], Any]:
-        """Import the driver; return the function that connects."""
+        """Import the driver. Return the function that connects."""
         from wal_sink.targets.postgresql.connection import connect  # noqa: PLC0415 -- loads the driver
 
         return connect

@@ -1,4 +1,4 @@
-"""Reads tables, columns, indexes and lock holders from `pg_catalog`; refuses tables that could lose rows."""
+"""Reads tables, columns, indexes and lock holders from `pg_catalog`. Refuses tables that could lose rows."""
 
 from __future__ import annotations
 

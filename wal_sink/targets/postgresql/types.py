@@ -177,8 +177,8 @@ def needs_temporary_table(plan: Plan) -> bool:
 
 # --- values ---
 
-# The server accepts every row that passes, unless the row breaks a constraint, or is too long for an index
-# or a page.
+# The server accepts every row that passes these checks, unless the row breaks a constraint, or is too long
+# for an index or a page.
 
 
 def fits(words: str, values: pa.Array) -> pa.BooleanArray | None:
@@ -213,7 +213,7 @@ def stored_values(column: Column, values: pa.Array) -> pa.Array:
 def _refuse_texts(texts: pa.Array, rows: pa.Array | None, *, is_json: bool) -> None:
     """Refuse texts that PostgreSQL cannot hold.
 
-    :param rows: the row of each text in an array. None: each text is a row.
+    :param rows: the row of each text in an array. None if each text is a row.
     """
     try:
         if is_json:
@@ -228,7 +228,8 @@ def _refuse_texts(texts: pa.Array, rows: pa.Array | None, *, is_json: bool) -> N
     except InvalidValueError as bad:
         if rows is None:
             raise
-        # `bad.rows` flags elements, and not rows. Without it `publish.append.split_invalid` finds the rows.
+        # `bad.rows` flags elements, and not rows. The new error has no flags, so that
+        # `publish.append.split_invalid` finds the rows.
         problem, row = f"has an element that {bad.problem}", rows[bad.row].as_py()
         raise InvalidValueError(problem, bad.remedy, row) from bad.__cause__
 

@@ -40,24 +40,24 @@ class Database(Target):
     ledger_suffix = ""
     """The end of the statement that creates the ledger's table, such as `ENGINE=InnoDB`; set on the class."""
     error_codes: ErrorCodes | None = None
-    """The meaning of the drivers' error codes; set on the class. None: `transient` classifies errors."""
+    """The meaning of the drivers' error codes; set on the class. With None `transient` classifies errors."""
     savepoints: Savepoints | None = Savepoints()
-    """The statements for savepoints; set on the class. None: the database has no savepoints, and a row
-    that it refuses stops the flush."""
+    """The statements for savepoints; set on the class. None if the database has no savepoints.
+    A row that the database refuses then stops the flush."""
 
     # --- what a database overrides ---
 
     @abstractmethod
     def open(self) -> Any:
-        """Return a new connection of PEP 249 without autocommit. One thread at a time uses it."""
+        """Return a new connection of PEP 249 without autocommit. One thread at a time uses the connection."""
 
     @abstractmethod
     def columns(self, connection: Any) -> Sequence[TableColumn]:
-        """Read the table's columns from the database's catalogue; none if the table does not exist."""
+        """Read the table's columns from the database's catalogue. Return none if the table does not exist."""
 
     @abstractmethod
     def arrow_type(self, type_: str) -> pa.DataType | None:
-        """Return the Arrow type that holds a type of the catalogue exactly. None if it cannot be written.
+        """Return the Arrow type that holds a type of the catalogue exactly. None if no Arrow type does.
 
         Tasks call this without a connection.
         """
@@ -84,7 +84,7 @@ class Database(Target):
     def remedy(self, connection: Any, error: Exception) -> str:  # noqa: ARG002 -- as in `fits`
         """Return what to do about an error. Empty if the target knows no remedy.
 
-        :param connection: the connection that raised the error. None if it could not be opened.
+        :param connection: the connection that raised the error. None if connecting has failed.
         """
         codes = self.error_codes
         return "" if codes is None else codes.remedies.get(codes.read(driver_error(error)), "")
@@ -176,6 +176,6 @@ class Database(Target):
         """Cast rows of the log to the types of a table that was altered since tasks checked the rows.
 
         :param plan: the plan for the table as it is now.
-        :raises InvalidRow: a row no longer fits.
+        :raises InvalidRow: a row does not fit into the altered table.
         """
         return casts.recast(batch, plan, self.stored)

@@ -21,7 +21,7 @@ from wal_sink.targets.client import shortly
 from wal_sink.targets.ddl import CREATE_TABLE
 
 Code = int | str | None
-"""The code of an error; None if the error has no code."""
+"""The code of an error. None if the error has no code."""
 Codes = frozenset[int | str]
 
 
@@ -69,7 +69,7 @@ class ErrorCodes(NamedTuple):
 
 
 def driver_error(error: Exception) -> Exception:
-    """Return the driver's error inside an error of SQLAlchemy; any other error as it is."""
+    """Return the driver's error inside an error of SQLAlchemy. Return any other error unchanged."""
     inner = getattr(error, "orig", None)
     return inner if isinstance(inner, Exception) else error
 
@@ -115,7 +115,7 @@ def missing_table(table: str, hint: str = "", statement: str = "") -> SchemaMism
     """Return the error of a table that does not exist.
 
     :param hint: a sentence with the name that the user may have meant. Empty if no table has a similar name.
-    :param statement: empty if the target cannot name the statement.
+    :param statement: the statement that creates the table. Empty if the target cannot make the statement.
     """
     create = (
         f" Set {CREATE_TABLE} to true if this query has not written to the table yet. Otherwise restore the"

@@ -200,7 +200,7 @@ class KeyedTarget(SqlTarget):
         }
 
     def arrow_type(self, type_: str) -> pa.DataType | None:
-        """Return the Arrow type that holds a type exactly, from `types`. None if it cannot be written."""
+        """Return the Arrow type that holds a type exactly, from `types`. None if there is no such type."""
         return arrow_type(self.types, type_)
 
     def columns(self, connection: Any) -> Sequence[TableColumn]:

@@ -91,7 +91,7 @@ class KeyedOptions(OperationOptions, frozen=True, kw_only=True):
     url_field: ClassVar[str]
     """The name of the field with the URL."""
     default_schema: ClassVar[str] = ""
-    """The schema of a table that is named without one."""
+    """The schema of a table that an option names without a schema."""
     longest: ClassVar[int] = 2**31
     """The most bytes of a name, if the database cuts a longer name without an error."""
     if TYPE_CHECKING:  # each target declares these under names of its own, such as sql.mode

@@ -33,7 +33,7 @@ _FORM = re.compile(
 
 
 def parse(words: str) -> SqlType:
-    """Parse a type; `timestamp(3) with time zone` has the base `timestamp with time zone`."""
+    """Parse a type. For example, `timestamp(3) with time zone` has the base `timestamp with time zone`."""
     parts = _FORM.fullmatch(words)
     if parts is None:
         return SqlType(words)
@@ -64,7 +64,7 @@ def time(digits: int, zone: str | None = None) -> Callable[[SqlType], pa.DataTyp
     The function returns None if Arrow has no unit for the digits.
 
     :param digits: the digits of a second, if the type names no number.
-    :param zone: the time zone of the Arrow type. None: without a zone.
+    :param zone: the time zone of the Arrow type. None for a timestamp without a zone.
     """
 
     def arrow(type_: SqlType) -> pa.DataType | None:
@@ -88,7 +88,7 @@ COMMON: Types = {
 
 
 def arrow_type(types: Types, words: str) -> pa.DataType | None:
-    """Return the Arrow type that holds a type exactly. None if it cannot be written."""
+    """Return the Arrow type that holds a type exactly. None if no Arrow type does."""
     if words.endswith(LISTS):
         element = arrow_type(types, words.removesuffix(LISTS)) if LISTS in types else None
         return None if element is None else pa.list_(element)
@@ -108,7 +108,7 @@ def at_most(lengths: pa.Array, most: int) -> pa.BooleanArray:
 def text_fits(
     type_: SqlType, values: pa.Array, *, in_bytes: bool = False
 ) -> pa.BooleanArray | None:
-    """Return which texts a type accepts: by their length, or by the form of a uuid or JSON.
+    """Return which texts a type accepts, by their length, or by the form of a uuid or JSON.
 
     :param in_bytes: True if the database counts bytes, and not characters.
     """

@@ -60,7 +60,7 @@ class SqlAlchemyTarget(KeyedTarget):
         return type(self), (self.options,)
 
     def connector(self) -> Callable[[Any], Any]:
-        """Import SQLAlchemy; return the function that connects."""
+        """Import SQLAlchemy. Return the function that connects."""
         from wal_sink.targets.sqlalchemy.connection import connect  # noqa: PLC0415 -- loads SQLAlchemy
 
         return connect

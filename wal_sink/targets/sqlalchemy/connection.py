@@ -37,7 +37,7 @@ class Opened(NamedTuple):
     raw: Any
     """The driver's connection."""
     reader: sa.Connection | None = None
-    """SQLAlchemy's object; None for DuckDB, which SQLAlchemy does not know."""
+    """SQLAlchemy's object. None for DuckDB, which SQLAlchemy does not know."""
 
 
 class Connection:
@@ -64,7 +64,7 @@ class Connection:
         return self._open().raw
 
     def inspector(self) -> sa.Inspector:
-        """Return SQLAlchemy's reader of the catalogue; DuckDB has none."""
+        """Return SQLAlchemy's reader of the catalogue. Not for DuckDB, which SQLAlchemy does not know."""
         return sa.inspect(self._reader())
 
     def type_text(self, type_: sa.types.TypeEngine[Any]) -> str:
@@ -167,7 +167,8 @@ def connect(options: SqlAlchemyOptions) -> Connection:
     isolation: Any = {"isolation_level": "SERIALIZABLE"} if options.dialect is GENERIC else {}
     arguments = _arguments(options, url)
     engine = sa.create_engine(url, poolclass=NullPool, connect_args=arguments, **isolation)
-    # Before SQLAlchemy reads the SQL mode: with the server's ANSI_QUOTES it would quote names by ".
+    # The settings have to come before SQLAlchemy reads the SQL mode. With the server's ANSI_QUOTES SQLAlchemy
+    # would quote names by ".
     sa.event.listen(engine, "connect", functools.partial(_set_session, options), insert=True)
     return Connection(options.dialect, functools.partial(_opened, engine, options))
 
@@ -250,7 +251,7 @@ def _url(options: SqlAlchemyOptions) -> sa.URL:
             f"Option sql.url {options.url} names an asynchronous driver.",
             "Name a synchronous driver, such as pymysql.",
         )
-    if options.dialect.is_file:  # a file has no login: the variable is for another target
+    if options.dialect.is_file:  # a file has no login, so the variable is for another target
         return url
     password = options.password or os.environ.get(PASSWORD_VARIABLE, "")
     return url.set(password=password) if password else url

@@ -207,7 +207,7 @@ class Dialect(NamedTuple):
     title: str
     """The name of the database in errors."""
     upsert: Literal["conflict", "duplicate key", ""]
-    """The clause of INSERT that replaces a row; empty: none is known."""
+    """The clause of INSERT that replaces a row. Empty if no such clause is known."""
     error_codes: ErrorCodes
     types: Types
     new: NewTypes

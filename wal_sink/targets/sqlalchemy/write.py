@@ -73,7 +73,7 @@ def _driver_values(values: pa.Array, *, utc: bool, as_texts: bool) -> list[objec
 
 
 Change = tuple[bool, list[str]]
-"""True for a delete; and the columns with unavailable cells."""
+"""True for a delete, and the columns with unavailable cells."""
 
 
 def _runs(plan: Plan, batch: pa.RecordBatch) -> Iterator[tuple[Change, int, int]]:
@@ -188,7 +188,7 @@ def _as_in_table(target: Database, plan: Plan, rows: SourceRows) -> str:
 # --- MySQL and MariaDB read literals ---
 
 # Arrow formats a column at once, in a tenth of the time of pymysql's `executemany`. The server closes the
-# connection if a statement is too long: so the size of each row is computed first.
+# connection if a statement is too long, so the size of each row is computed first.
 
 
 _USUAL = 1024 * 1024
@@ -235,7 +235,7 @@ def _rows(batch: pa.RecordBatch) -> pa.StringArray:
 
 
 def _literals(values: pa.Array) -> pa.StringArray:
-    """Return values as literals for the SQL mode of the connection; null for null."""
+    """Return values as literals for the SQL mode of the connection. A null stays null."""
     type_ = values.type
     if pt.is_boolean(type_) or pt.is_integer(type_):
         return values.cast(pa.int8() if pt.is_boolean(type_) else type_).cast(pa.string())
