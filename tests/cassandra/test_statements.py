@@ -22,7 +22,7 @@ from wal_sink.targets.cassandra.driver.frames import EncodedBatch
 from wal_sink.targets.cassandra.plan import match_columns
 from wal_sink.targets.cassandra.row_plan import EXPIRES_US, MAX_TTL_S, TIMESTAMP_US, TTL_S, RowTtl
 from wal_sink.targets.cassandra.rows import TimestampedRows, check, remaining_ttls
-from wal_sink.targets.cassandra.sender import write_us
+from wal_sink.targets.cassandra.sender import log_timestamp_us
 from wal_sink.targets.cassandra.statements import Statements, _encoded, positions_in_parts
 
 US = 1_700_000_000_000_000
@@ -189,4 +189,4 @@ def test_event_time_does_not_identify_a_refused_row() -> None:
         statements = Statements(plan, prepared)
         upsert = statements.upsert
         rows = encode_from(batch, upsert.plan, NOW_S * S_US, upsert.head)
-        assert write_us(EncodedBatch(1, bytes(rows.data), statements)) == us
+        assert log_timestamp_us(EncodedBatch(1, bytes(rows.data), statements)) == us

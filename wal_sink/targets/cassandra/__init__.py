@@ -14,7 +14,7 @@ load the driver inside its methods.
 `replicas`            finds the first local replica of each partition
 `statements`          makes the statements of a plan, and encodes rows for them
 `driver/`             wraps the driver: connections, errors, requests in flight
-`table`               reads the metadata of a table; makes statements that create it
+`table`               reads the metadata of a table; makes CREATE TABLE statements
 `rows`                converts deletes, TTLs and event times
 `check`               casts and refuses values in the tasks
 `encode`              encodes values in the native protocol

@@ -163,7 +163,7 @@ def tails(block: Array, widths: Array) -> Varying:
 
 
 def ends(widths: Array) -> Array:
-    """Return the offsets of adjacent pieces, whose widths are known."""
+    """Return the offsets of adjacent pieces from the widths of the pieces."""
     offsets = np.zeros(len(widths) + 1, np.int64)
     np.cumsum(widths, out=offsets[1:])
     return offsets

@@ -198,7 +198,7 @@ class CassandraOptions(OperationOptions, frozen=True, kw_only=True):
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """The contact points, one by one."""
+        """The separate names or addresses in `cassandra.contactPoints`."""
         points = (point.strip() for point in self.contact_points.split(","))
         return tuple(point for point in points if point)
 

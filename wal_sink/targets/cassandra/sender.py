@@ -92,7 +92,7 @@ class Sender:
 
         :param requests: an iterable that is read while earlier requests are in flight.
         :raises TargetUnavailable: no request was acknowledged for `patience_s`.
-        :raises TargetRefused: the server refuses rows, and accepts none.
+        :raises TargetRefused: the server refuses rows and accepts none, or refuses a row with an event time.
         :raises Exception: an error of the driver that another try cannot cure.
         """
         for group in grouped(requests, self._pipeline.concurrency):
@@ -271,7 +271,7 @@ class RefusedRowSearch:
         After an exception, no row of the request is in `refused`.
 
         :raises TargetRefused: more than `MOST_REFUSED` rows are refused and none is accepted. Or a refused
-            row has no write timestamp by which the log could find it.
+            row has an event time, by which the log cannot find the row.
         :raises Exception: an error that is not a refusal, such as an outage.
         """
         suspects = list[FailedRequest]()
@@ -309,7 +309,7 @@ class RefusedRowSearch:
 
 
 def _refused_row(request: EncodedBatch, error: Exception) -> RefusedRow:
-    refused, us = refusal_error(request, error), write_us(request)
+    refused, us = refusal_error(request, error), log_timestamp_us(request)
     if us is None:
         raise refused
     return RefusedRow(us, refused)
@@ -323,10 +323,10 @@ def refusal_error(request: EncodedBatch, error: Exception) -> TargetRefused:
     )
 
 
-def write_us(request: EncodedBatch) -> int | None:
-    """Return the write timestamp of a request's first row; None if the row has an event time instead.
+def log_timestamp_us(request: EncodedBatch) -> int | None:
+    """Return the timestamp that the log gave to a request's first row; None if the row has an event time.
 
-    The log finds a refused row by its write timestamp, and not by an event time.
+    An event time replaces the log's timestamp in the request, and the log finds no row by an event time.
     """
     query_id, values = next(request.rows())
     statement = request.statements.by_id[query_id]

@@ -65,7 +65,7 @@ class CassandraSession(IdempotentSession):
 
         :raises SchemaMismatch: the table has changed since the plan was made.
         :raises RowsRefused: the server refuses rows. The error has the rows.
-        :raises TargetRefused: the server refuses rows, and the error cannot name them.
+        :raises TargetRefused: the server refuses rows and accepts none, or refuses a row with an event time.
         :raises TargetUnavailable: the cluster acknowledges nothing, or the table was created again.
         :raises Exception: an error of the driver that another try cannot cure.
         """

@@ -204,8 +204,7 @@ slow the cluster down further, because the flusher would write the whole window 
 def retrying(patience_s: float = PATIENCE_S) -> tenacity.Retrying:
     """Return an object that repeats a call, with growing and random pauses.
 
-    The repetition ends when the call succeeds, when its error is not worth repeating, or after `patience_s`.
-    Then the call's error is raised.
+    The object raises the call's error after `patience_s`, or at once if the error is not worth repeating.
     """
     return tenacity.Retrying(
         retry=tenacity.retry_if_exception(is_worth_repeating),

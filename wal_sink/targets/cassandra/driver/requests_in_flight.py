@@ -131,7 +131,7 @@ class SentGroup:
         self._lock = Lock()  # answers and the loss of the connection may be handled in two threads
 
     def push(self, frames: bytes) -> None:
-        """Send the frames of the requests. If this raises an error, the requests end with the error."""
+        """Send the frames of the requests. If the sending fails, the requests end with its error."""
         try:
             self._streams.push(frames, self._answered)
         except Exception as error:  # noqa: BLE001 -- the sender classifies it
@@ -140,7 +140,7 @@ class SentGroup:
                 self._end()
 
     def expire(self, timeout_s: float) -> None:
-        """End the requests without an answer by a timeout.
+        """End the requests that have no answer, with the error of a timeout.
 
         The streams of these requests stay reserved until the answers arrive. Otherwise another request on
         such a stream would receive the late answer.
@@ -179,7 +179,7 @@ class SentGroup:
         self._end()
 
     def _end_all(self, error: Exception) -> list[int]:
-        """End the requests without an answer by an error. Return their streams."""
+        """End the requests that have no answer, with an error. Return the streams of these requests."""
         with self._lock:
             ended, self._waiting = self._waiting, {}
             self.failed += [FailedRequest(request, error) for request in ended.values()]
@@ -294,7 +294,7 @@ class RequestPipeline:
         self._metrics.in_flight = self._requests
 
     def _pools(self, node: Any) -> Iterator[Any]:
-        """Yield the pool of a node, then all pools, at each call from another pool on."""
+        """Yield the pool of a node, then all pools in an order that is rotated at each call."""
         by_host = pools(self._session, self._datacenter)
         if node in by_host:
             yield by_host[node]
