@@ -293,7 +293,7 @@ class ObjectStoreBackend(StateBackend):
         return builtins.list(self.sizes(prefix))
 
     def sizes(self, prefix: str = "") -> dict[str, int]:
-        """See `StateBackend.sizes`. A listing has the sizes."""
+        """See `StateBackend.sizes`. One listing returns paths and sizes."""
         below = self._folder(prefix)
         objects = self._repeated(lambda: self._find(below))
         sizes = {

@@ -185,8 +185,8 @@ class FlushTimeout(WalSinkError):
 class NotDrained(WalSinkError):
     """`close()`, or the end of the `with` block, could not finish the flush.
 
-    An error stopped the flush, or the time was over. The text names each query with the cause. An interrupted
-    `wal-sink flush` also raises this error. The log keeps the rest.
+    An error stopped the flush, or the timeout was over. The text names each query with the cause. An
+    interrupted `wal-sink flush` also raises this error. The log keeps the rest.
 
     What to do: Repair the cause. Then start the query again, or run `wal-sink flush CHECKPOINT`.
     """
@@ -385,7 +385,7 @@ class Diverged(WalSinkError):
 
 
 class LedgerBehindLog(WalSinkError):
-    """The ledger row is older than what the log still has (rule `restored`). Rows of the table may be lost.
+    """The ledger row is older than the epochs in the log (rule `restored`). Rows of the table may be lost.
 
     The target was restored from a backup that is older than `wal.retention`, or the table of the ledger was
     truncated.

@@ -181,7 +181,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SinkOptions(Options, frozen=True, kw_only=True):
-    """The options that the sink has for any target."""
+    """The sink's own options, which are the same for every target."""
 
     checkpoint: Annotated[
         str,

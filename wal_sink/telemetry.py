@@ -87,9 +87,10 @@ class FlushedEpoch(NamedTuple):
 
 
 class FlushMetrics:
-    """Receives the events of one query's flush, and ignores them; `metrics.QueryMetrics` counts them.
+    """Receives the events of one query's flush, and ignores them.
 
-    The thread that flushes calls the methods. Other threads read `in_flight`.
+    The derived class `QueryMetrics` of the package `metrics` counts events. The thread that flushes calls the
+    methods. Other threads read `in_flight`.
     """
 
     in_flight = 0

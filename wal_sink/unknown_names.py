@@ -77,9 +77,9 @@ def _nearest(typed: str, known: Collection[str]) -> list[str]:
     """Return the known names that the user of a misspelt name may mean.
 
     If known names begin with the same part, such as `kafka.`, return the nearest of these names, or nothing.
-    Otherwise return the names with the same last part, such as `cassandra.ttl` for `ttl`: users of another
-    sink know this part. If there are none, return the nearest name. A short word must have more letters in
-    common with a name, because many names are near to a short word.
+    Otherwise return the names with the same last part, such as `cassandra.ttl` for `ttl`, since users of
+    another sink know this part. If there are none, return the nearest name. A short word must have more
+    letters in common with a name, because many names are near to a short word.
     """
     prefix = typed.partition(".")[0] + "."
     if same := {name.removeprefix(prefix): name for name in known if name.startswith(prefix)}:

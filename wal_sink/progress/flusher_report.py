@@ -94,7 +94,7 @@ def is_alive(report: FlusherReport | None, now_us: int) -> bool:
 
 
 def stopping_error(report: FlusherReport | None, now_us: int) -> WalSinkError | None:
-    """Return the error that has stopped a flusher; None if it is not stopped, or its report is very old.
+    """Return the error that has stopped a flusher; None if no error stops it, or if its report is very old.
 
     :param now_us: microseconds since 1970.
     """

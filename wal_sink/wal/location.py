@@ -193,7 +193,7 @@ def _folder_of(log: str, query_id: str, checkpoint: str, argument: str) -> str:
 def refuse_other_log(store: LogStore, checkpoint: Checkpoint) -> None:
     """Refuse a log if the checkpoint names another log.
 
-    :raises WrongOwner: epochs may be pending in the log that the checkpoint names.
+    :raises WrongOwner: the checkpoint names another log, in which epochs may be pending.
     """
     named = checkpoint.log_url()
     if named is not None and named != store.url:

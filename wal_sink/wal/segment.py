@@ -269,7 +269,7 @@ class RefusedRows(NamedTuple):
 
 
 def keep_refused(store: LogStore, manifest: Manifest) -> None:
-    """Copy the segments of rows that the tasks refused to `refused/`. Idempotent.
+    """Copy into `refused/` the segments of the rows that the tasks refused. Idempotent.
 
     :raises MissingSegment: a segment is gone.
     :raises CorruptLog: a segment is not what its task wrote.
