@@ -15,7 +15,7 @@ from wal_sink import errors
 from wal_sink.admin import flush
 from wal_sink.admin.flush import FlushDone
 from wal_sink.admin.query import Query
-from wal_sink.admin.repair import refuse_flusher
+from wal_sink.admin.repair import refuse_beside_flusher
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.model import paths
 from wal_sink.progress.flusher_report import read_report
@@ -91,7 +91,7 @@ def test_flusher_that_ended_does_not_count_as_alive(world: World, *, fails: bool
     report = read_report(world.log_backend, "memory")
     assert report is not None
     assert (report.doing, report.error is not None) == ("ended", fails)
-    refuse_flusher(world.log_backend, "memory")
+    refuse_beside_flusher(world.log_backend, "memory")
 
 
 def test_log_error_is_raised_although_closing_fails_too(

@@ -14,7 +14,7 @@ from tests.flush.looping import NEVER, MakeLoop, Outage, PlayedLoop, times
 from tests.protocol.engine import World
 from tests.support.waiting import until
 from wal_sink import errors
-from wal_sink.admin.repair import refuse_flusher
+from wal_sink.admin.repair import refuse_beside_flusher
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.model import paths
 from wal_sink.progress.flusher_report import ENDED, FlusherReport, this_process
@@ -136,10 +136,10 @@ def test_ended_loop_is_reported_while_its_process_runs(
     played = make_loop(outage if fails else None).start()
     until(lambda: played.error() is not None if fails else played.waits())
     with pytest.raises(errors.FlusherAtWork):
-        refuse_flusher(world.log_backend, played.name)
+        refuse_beside_flusher(world.log_backend, played.name)
     played.loop.stop()
     assert played.ended()
-    refuse_flusher(world.log_backend, played.name)
+    refuse_beside_flusher(world.log_backend, played.name)
     shown = read_status(Checkpoint(world.checkpoint), world.log_backend)
     assert (shown.doing, shown.flusher_alive) == (ENDED, False)
     error = played.error()

@@ -1,8 +1,8 @@
-"""`status --deep`: finds every error at which the flush would stop. It changes nothing.
+"""`status --deep`: finds every error at which the flush would stop, and changes nothing.
 
-It reads all pending manifests, segments and plans, and compares their digests. Unless it is offline, it also
-reads the ledger row of each target, decides about the row as a flusher does, and compares the plans with the
-table. The query may run meanwhile.
+The command reads all pending manifests, segments and plans, and compares their digests. Without `--offline`
+it also reads the ledger row of each target, and decides about the row as a flusher does. Then it compares the
+plans with the table. The query may run meanwhile.
 """
 
 from __future__ import annotations

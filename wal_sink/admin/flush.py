@@ -277,10 +277,10 @@ class _Followed(NamedTuple):
 
 
 class Follower:
-    """Flushes all queries of a list that it refreshes every few seconds. It is not thread-safe.
+    """Flushes all queries of a list, which it reads again every few seconds. Not thread-safe.
 
-    It starts a flusher for each target of a query, restarts the flushers if a new run has other options, and
-    stops them if the log is gone.
+    Each target of a query gets a flusher. If a new run of the query has other options, the flushers of the
+    query are started again. If its log is gone, they are stopped.
 
     :param find: returns the present queries.
     :param say: called with a line of text at each change.

@@ -171,7 +171,7 @@ def set_mark(query: Query, epoch: int, name: str, confirm: Confirm = agree) -> M
     target = protocol.live_target(state, one_target(state, name).name)
     name = target.name
     (pipeline,) = query.pipelines(state, name)
-    refuse_flusher(query.store, name)
+    refuse_beside_flusher(query.store, name)
     last = min(committed, state.last.epoch)
     lowest = max(state.trimmed, target.first - 1)
     if lowest > last:
@@ -218,7 +218,7 @@ def set_mark(query: Query, epoch: int, name: str, confirm: Confirm = agree) -> M
     )
 
 
-def refuse_flusher(store: LogStore, target: str) -> None:
+def refuse_beside_flusher(store: LogStore, target: str) -> None:
     """Refuse a command while a flusher of the target is alive.
 
     :raises FlusherAtWork: a flusher has reported within the last 30 s.

@@ -129,8 +129,8 @@ class Node(AnyServer):
 def cassandra_yaml(*, rpc_address: str, port: int, storage_port: int) -> dict[str, object]:
     """Return the settings in cassandra.yaml of a node without peers.
 
-    The timeout of requests is 30 seconds, not about two seconds as by default, since a node without peers is
-    late only if the machine is busy.
+    The timeout of requests is 30 seconds; the default is about two seconds. A node without peers is late only
+    if the machine is busy.
     """
     loopback = "127.0.0.1"
     provider = "org.apache.cassandra.locator.SimpleSeedProvider"

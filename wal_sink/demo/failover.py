@@ -1,7 +1,7 @@
 """The demo of a failover: PostgreSQL fails while its standby lags, and the standby is promoted.
 
 The standby replicates asynchronously. The demo cuts its link to the primary, so the standby lacks the rows
-that are written later. After the promotion, the ledger row of wal_sink is as old as the table, so the flush
+that are written later. After the promotion, the ledger row of wal_sink is as old as the table. So the flush
 continues with the first missing epoch, which is still in the log. `foreachBatch` has no log, and Spark does
 not compute checkpointed epochs again.
 """

@@ -110,7 +110,7 @@ class Broker(Child):
             consumer.close()
 
     def _ends(self, partitions: Sequence[Any]) -> dict[int, int]:
-        """Return the offset after the last record of each partition, including those of open transactions."""
+        """Return the offset after the last record of each partition, open transactions included."""
         from confluent_kafka import IsolationLevel  # noqa: PLC0415 -- as above
         from confluent_kafka.admin import OffsetSpec  # noqa: PLC0415 -- as above
 
@@ -170,7 +170,7 @@ class Broker(Child):
 def _messages(consumer: Any, ends: Mapping[int, int]) -> Iterator[Any]:
     """Yield the records of a consumer's partitions.
 
-    :param ends: the offset after the last record of each partition, including those of open transactions.
+    :param ends: the offset after the last record of each partition, including records of open transactions.
     """
     unread, blocked = (
         set(ends),

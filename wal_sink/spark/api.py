@@ -60,10 +60,11 @@ def register(
 ) -> Sink:
     """Add format `wal_sink` to a session, and flush its queries in this process.
 
-    Call it before the first query starts, and use the handle as a context manager: the end of the block waits
-    until everything checkpointed is in the target. A session has one handle, which a second call returns.
+    Call `register` before the first query starts. Use the handle as a context manager, since the end of its
+    block waits until everything checkpointed is in the target. A session has one handle, which a second call
+    returns.
 
-    In a Spark Connect session or a pipeline, `register` only adds the format. It logs the command by which
+    In a Spark Connect session or a pipeline, `register` only adds the format, and logs the command by which
     another process flushes. See also `Sink.follow`.
 
     :param flush: False if another process flushes, such as `wal-sink flush --follow`. The end of the block
@@ -139,7 +140,7 @@ def await_flushed(
 ) -> Flushed:
     """Wait until every epoch that is checkpointed now is in the target, and the log's state says so.
 
-    The flusher of this process, or of another process, flushes. This function connects to no target.
+    A flusher does the work, in this process or in another. This function connects to no target.
 
     :param query_or_checkpoint: a query of this process, or the location of its checkpoint.
     :param timeout: seconds; None waits for as long as a flusher is alive.
@@ -245,7 +246,7 @@ class Sink:
         *,
         options: Mapping[str, object] | None = None,
     ) -> None:
-        """Flush a query in this process, from now until `close`; for a Connect session.
+        """In a Connect session, flush a query in this process, from now until `close`.
 
         This process must reach checkpoint, log and target. The query may start later, and
         another client may start it. `close` waits until what is checkpointed is flushed. A second call for

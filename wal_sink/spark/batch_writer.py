@@ -97,7 +97,7 @@ class BatchWriter:
     def __call__(self, batch: DataFrame, epoch: int) -> None:
         """Write a micro-batch to the log. Spark calls this method, or a function of the application does.
 
-        :raises OptionError: the query has another checkpoint, or output mode complete.
+        :raises OptionError: the query has another checkpoint than this writer, or output mode complete.
         :raises AlreadyPublished: this run has published the batch already.
         :raises MissingManifest: Spark completed a batch for which this writer was not called.
         :raises WalSinkError: see `WalSinkStreamWriter.commit`.

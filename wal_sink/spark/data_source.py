@@ -1,8 +1,8 @@
 """Receives micro-batches from Spark, as a Python data source.
 
-Spark makes a data source for each micro-batch, in a Python worker on the driver's host. It calls `write` in
-the tasks, and `commit` or `abort` in another worker on the driver's host, with a copy of the writer. So no
-object keeps state between two calls: the log has the state.
+Spark makes a data source for each micro-batch, in a Python worker on the driver's host. Spark calls `write`
+in the tasks. In another worker on the driver's host, Spark calls `commit` or `abort` of a copy of the writer.
+So the state is in the log, and no object keeps state between two calls.
 """
 
 from __future__ import annotations
@@ -184,7 +184,7 @@ class WalSinkStreamWriter(DataSourceStreamArrowWriter):
         python_worker.finish_work()
 
     def _publish_and_compare(self, execution: Execution, appended: Sequence[Appended]) -> None:
-        """Publish the epoch. If it is the first of its run, the next epoch compares plans and tables.
+        """Publish the epoch. After the first epoch of a run, the next epoch compares plans and tables.
 
         Spark gives the run id to tasks and `commit` only. So `streamWriter` cannot detect a new run.
         """

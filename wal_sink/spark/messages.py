@@ -170,7 +170,7 @@ def log_flushing(
 def log_pending(
     query_id: str, checkpoint: Checkpoint, store: LogStore, *, flushes_here: bool
 ) -> None:
-    """Log at an end how many epochs are pending, and how to flush them.
+    """Log at the end of a flush how many epochs are pending, and how to flush these epochs.
 
     :param flushes_here: False if another process flushes. The message says whether that process is alive.
     """

@@ -1,10 +1,10 @@
 """The queries of a classic session. Their flushes start, wake and end as Spark's events report.
 
-Events are only hints: they are late, one thread delivers all of them, and a crash loses them. So each flusher
+Events are only hints, since one thread delivers all events, late, and a crash loses events. So each flusher
 also reads `commits/` every second, or every 15 s in a bucket.
 
-Spark ignores an error that `onQueryStarted` raises. So a query in a mode that the sink refuses is stopped as
-it starts, and the next call of the handle raises the error: `await_flushed`, `status` or `close`.
+Spark ignores an error that `onQueryStarted` raises. So if the sink refuses the mode of a query, the query is
+stopped as it starts. The next call of `await_flushed`, `status` or `close` raises the error.
 
 A notebook may stop its session without closing the handle. A flush needs no Spark, so it continues until
 everything is flushed. A second flusher of the query, under a new handle, does no harm.
@@ -119,7 +119,7 @@ class Queries(CheckpointListener):
     ) -> None:
         self.flushes_here = flushes_here
         self.refused: dict[str, WalSinkError] = {}
-        """The error with which each refused query was, or will be, stopped, by query id."""
+        """The error of each refused query, by query id."""
         self.closed = False
         """True if no further flush starts."""
         self._spark = spark

@@ -12,8 +12,8 @@ refused:
 - *Real-Time Mode*: Spark writes `offsets/N` after `commit()` of N, so a second run of N may have other
   offsets. By default it also tracks progress asynchronously.
 
-The sink raises other errors in Python workers. Spark returns them as text, between frames of Python and Java.
-`failure_in` finds the error in that text.
+The sink raises other errors in Python workers. Spark returns these errors as text, between frames of Python
+and Java. `failure_in` finds the error in that text.
 """
 
 from __future__ import annotations

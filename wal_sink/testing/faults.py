@@ -1,7 +1,7 @@
 """Wraps state backends and targets to inject faults; the product itself has no code to inject them.
 
-A wrapper passes each operation to a `Faults`, which raises an exception at one of them. The exception is an
-error that the caller handles, such as `AnswerLost`; or `Crash`, which stands for the death of the process.
+A wrapper passes each operation to a `Faults`, which raises an exception at one operation. The caller handles
+an exception such as `AnswerLost` as an error. `Crash` stands for the death of the process.
 `Crash` is a `BaseException`, so no code of the product catches it.
 """
 

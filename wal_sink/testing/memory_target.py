@@ -2,8 +2,8 @@
 
 A row consists of cells with write timestamps. Of two writes to a cell, the write with the higher timestamp
 wins, so a row may be written several times, in any order. A delete has a timestamp, and hides all cells whose
-timestamp is not higher. A list in a column of the option `lists` has its elements twice if it is written
-twice with the same timestamp, as in Cassandra.
+timestamp is not higher. If a list in a column of the option `lists` is written twice with
+the same timestamp, the list has its elements twice, as in Cassandra.
 
 The rows belong to the instance, so they survive the simulated crash of a flusher. The module shares no code
 with other targets, so it does not have their bugs.

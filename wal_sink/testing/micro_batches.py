@@ -247,7 +247,7 @@ class Run(Generic[Query_co]):
             self.checkpoint.create(f"offsets/{epoch}", body.encode())
 
     def tasks(self, *partitions: Rows) -> list[Appended]:
-        """Run a task for each partition, or one task without rows; return their messages."""
+        """Run a task for each partition, or one task without rows; return the messages of the tasks."""
         rows = [row for part in partitions for row in part]
         self.query.computed[self.next, self.run_id] = rows
         return [
@@ -264,7 +264,7 @@ class Run(Generic[Query_co]):
         ]
 
     def _check(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the rows that the checks of all targets accept. A single target may also cast them."""
+        """Return the rows that the checks of all targets accept. A single target may also cast the rows."""
         query = self.query
         checked = [t.check(batch, self.plans[name]) for name, t in query.targets.items()]
         return batch if query.several else checked[0]

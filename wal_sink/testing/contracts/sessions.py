@@ -35,7 +35,7 @@ _PATIENCE_S = 60.0
 
 
 class SequentialContract(KillsContract):
-    """The suite for an `IdempotentSession` without `parallel_writes`, whose rows one session writes."""
+    """The suite for an `IdempotentSession` without `parallel_writes`: one session writes all rows."""
 
     parallel = False
     """The value that the target's `parallel_writes` must have."""
@@ -80,7 +80,7 @@ class SequentialContract(KillsContract):
 
 
 class TargetContract(SequentialContract):
-    """The suite for an `IdempotentSession` with `parallel_writes`, whose rows many sessions write."""
+    """The suite for an `IdempotentSession` with `parallel_writes`: many sessions write the rows."""
 
     parallel = True
 
@@ -123,7 +123,7 @@ class CountedContract(KillsContract):
     def test_stalled_session_adds_no_rows(
         self, target: Target, plan: Plan, session: Session, query_id: str
     ) -> None:
-        """A stalled flusher wakes after another flusher has finished the window, and writes it again."""
+        """A flusher stalls. After another flusher has finished the window, the first writes it again."""
         rows = self.slice(target, plan, ROWS)
         with target.connect(query_id) as stalled:
             current = row_of(stalled)
@@ -147,7 +147,7 @@ class SqlContract(TransactionalContract):
     """The suite for a target on `SqlTarget`."""
 
     def test_insert_raises_if_the_server_refuses_rows(self, target: Target, plan: Plan) -> None:
-        """`insert` itself must raise: the session counts rows as written when `insert` returns."""
+        """`insert` itself must raise, since the session counts rows as written when `insert` returns."""
         assert isinstance(target, SqlTarget), "use TransactionalContract"
         changed, rows = self.unwritable(target, plan)
         with contextlib.closing(target.open()) as connection, pytest.raises(Exception):  # noqa: B017, PT011 -- any error of the driver
@@ -200,8 +200,8 @@ class StagedContract(CountedContract):
     ) -> None:
         """Use `patch` to replace the function of your target that commits.
 
-        The new function commits, calls `landed`, and reports a conflict. A driver does so if it repeats a
-        request whose answer was lost: the second request conflicts with the first one.
+        The new function commits, calls `landed`, and reports a conflict. A driver does this if it repeats a
+        request whose answer was lost, since the second request conflicts with the first.
         """
         pytest.skip("the target's suite has no conflict_after_commit")
 
