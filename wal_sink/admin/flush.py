@@ -321,7 +321,7 @@ class Follower:
         return list(self._outcomes.values())
 
     def refresh(self) -> None:
-        """Start the flushers of new queries, and end those of queries that are gone."""
+        """Start the flushers of new queries, and end the flushers of queries that are gone."""
         try:
             candidates = {candidate.place: candidate for candidate in self._find()}
         except (OSError, WalSinkError) as error:

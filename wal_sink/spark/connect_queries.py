@@ -1,4 +1,4 @@
-"""The queries that a Spark Connect client, or a pipeline, has started, and the queries that it follows.
+"""The queries that a Spark Connect client or a pipeline has started, and the queries that are followed here.
 
 A Connect client may not reach checkpoint, log and target. So this process flushes only the queries that the
 application passes to `follow`. `wal-sink flush --follow` flushes other queries, on a host that reaches all

@@ -55,7 +55,7 @@ _PRUNED = 4
 
 @dataclass
 class QueryFlush:
-    """A query, and the threads that flush it: one for each target, none if another process flushes."""
+    """A query, and for each target its flush thread; no thread if another process flushes."""
 
     query_id: str
     run_id: str
@@ -81,7 +81,7 @@ class QueryFlush:
             act(loop)
 
     def has_tried(self, target: str) -> bool:
-        """Return True if the thread of a target has done a pass since the last `FlushLoop.hurry`."""
+        """Return True if the flush to a target has tried since the last `FlushLoop.hurry`."""
         return all(loop.has_tried() for loop in self.loops if loop.target_name == target)
 
     @property
