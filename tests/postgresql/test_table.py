@@ -90,6 +90,16 @@ def test_error_shows_a_refused_row_once(store: Postgresql) -> None:
     assert "short" in row.error.what
 
 
+def test_default_partition_of_a_long_name_is_created(store: Postgresql) -> None:
+    """The name of a table has at most 63 bytes, and PostgreSQL cuts a longer name."""
+    name = "ä" * 31 + "x"
+    target = store.target(table=name, create_table=True, partition_columns="id")
+    target.plan(BATCH.schema, "key")
+    assert store.execute(
+        "SELECT relname FROM pg_class WHERE relname LIKE '%default' AND relispartition"
+    )
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [

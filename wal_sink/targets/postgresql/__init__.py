@@ -121,7 +121,10 @@ class PostgresqlTarget(KeyedTarget):
         if not partition:
             return ""
         name = self.options.destination
-        rest = name._replace(table=f"{name.table[: self.options.longest - 8]}_default")
+        end = "_default"
+        most_bytes = self.options.longest - len(end)
+        begin = name.table.encode()[:most_bytes].decode(errors="ignore")
+        rest = name._replace(table=begin + end)
         by_range = f"PARTITION BY RANGE ({listed(partition)})"
         return f"{by_range};\nCREATE TABLE {rest} PARTITION OF {self.table_name} DEFAULT"
 
