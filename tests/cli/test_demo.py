@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from tests.protocol.engine import World
 from tests.support.programs import ran
 from wal_sink.builtin_targets import OWN
-from wal_sink.cli.demo import _check
+from wal_sink.cli.demo import _check_start
 from wal_sink.cli.main import app
 from wal_sink.demo.kills import KILLS, Kill, discarded_rows, window_hit
 from wal_sink.demo.outcome import Comparison, KillOutcome, Report, compare_rows, report
@@ -142,9 +142,9 @@ def test_demo_report_counts_rows_that_a_kill_discards(
 def test_error_of_a_missing_package_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     """One command installs the extras of demo and stores."""
     monkeypatch.setitem(OWN, "sql", OWN["sql"]._replace(client=("no_such_client",)))
-    _check(["delta"], Path("a.svg"), None)
+    _check_start(["delta"], Path("a.svg"), None)
     with pytest.raises(OptionError, match="needs no_such_client") as refused:
-        _check(["delta", "sql"], Path("a.svg"), None)
+        _check_start(["delta", "sql"], Path("a.svg"), None)
     assert "pip install 'wal_sink[demo,delta,sql]'" in refused.value.remedy
 
 
@@ -161,7 +161,8 @@ def test_error_of_a_missing_package_names_its_extra(monkeypatch: pytest.MonkeyPa
         (["--targets", "cassandra,cassandra"], "--targets"),
         (["--flight", "3000"], "--flight"),
         (["--failover", "--connect"], "--connect does not go with --failover"),
-        (["--failover", "--target", "delta"], "--failover always writes to PostgreSQL"),
+        (["--failover", "--target", "cassandra"], "--failover always writes to PostgreSQL"),
+        (["--target", "sql", "--targets", "delta"], "--target does not go with --targets"),
     ],
 )
 def test_demo_option_that_would_fail_later_is_refused(

@@ -35,13 +35,13 @@ def demo(
     *,
     as_json: AsJson = False,
     target: Annotated[
-        str,
+        str | None,
         typer.Option(
             metavar="NAME",
-            help="The store of the flights: cassandra, postgresql or kafka, whose server the demo starts; or"
-            " sql (SQLite), delta or iceberg, which are files.",
+            help="The store of the flights: cassandra (the default), postgresql or kafka, whose server the"
+            " demo starts; or sql (SQLite), delta or iceberg, which are files.",
         ),
-    ] = "cassandra",
+    ] = None,
     targets: Annotated[
         str | None,
         typer.Option(
@@ -90,20 +90,28 @@ def demo(
     downloads Cassandra, Kafka or PostgreSQL.
     """
     with output(as_json=as_json) as console:
-        names = [target] if targets is None else [name.strip() for name in targets.split(",")]
+        refuse_combinations(
+            (
+                failover and (targets is not None or target not in (None, "postgresql")),
+                "--failover always writes to PostgreSQL.",
+                "Leave out --target and --targets.",
+            ),
+            (
+                connect and failover,
+                "--connect does not go with --failover.",
+                "Leave one of them out.",
+            ),
+            (
+                target is not None and targets is not None,
+                "--target does not go with --targets.",
+                "Leave one of them out.",
+            ),
+        )
+        names = [name.strip() for name in (targets or target or "cassandra").split(",")]
         if failover:
-            refuse_combinations(
-                (
-                    targets is not None or target not in ("cassandra", "postgresql"),
-                    "--failover always writes to PostgreSQL.",
-                    "Leave out --target and --targets.",
-                ),
-                (connect, "--connect does not go with --failover.", "Leave one of them out."),
-            )
             names = ["postgresql"]
-        else:
-            _check_targets(names)
-        _check(names, picture, folder)
+        _check_targets(names)
+        _check_start(names, picture, folder)
         if connect:
             _check_packages(_CONNECT_PACKAGES, "connect")
         with _prepared(folder) as place:
@@ -182,7 +190,7 @@ def _check_targets(names: Sequence[str]) -> None:
         )
 
 
-def _check(targets: Sequence[str], picture: Path, folder: Path | None) -> None:
+def _check_start(targets: Sequence[str], picture: Path, folder: Path | None) -> None:
     """Check packages and files before the start, since the demo would otherwise fail after minutes."""
     clients = {name: OWN[name].client for name in targets if OWN[name].client}
     needed = [*_DEMO_PACKAGES, *(package for client in clients.values() for package in client)]
@@ -194,7 +202,7 @@ def _check(targets: Sequence[str], picture: Path, folder: Path | None) -> None:
         )
     if folder is not None and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise OptionError(
-            f"The folder {folder} of --folder is not empty.", "Name an empty or a new folder."
+            f"{folder} of --folder is not an empty folder.", "Name an empty or a new folder."
         )
 
 
