@@ -116,7 +116,7 @@ class _Blocks:
             raise
 
     def discard(self) -> None:
-        """Leave the blocks uncommitted, also when the file is garbage-collected."""
+        """Abandon the file. Not even the garbage collector commits its blocks then."""
         self._file.closed = True
 
 

@@ -255,7 +255,7 @@ def test_table_that_refuses_all_rows_blames_no_row(size: int) -> None:
     assert len({row for rows, _ in node.asked if len(rows) == 1 for row in rows}) <= 600
 
 
-def test_rows_to_send_once_are_accepted_once() -> None:
+def test_rows_sent_once_are_not_repeated_beside_a_refusal() -> None:
     """A refused row may be sent again. An accepted row would be doubled."""
     good, bad = request(rows=3, statements=SENT_ONCE), request(rows=5, statements=SENT_ONCE)
     number = numbers(bad)[4]

@@ -87,7 +87,7 @@ def id_of(node: Node, keyspace: str, table: str) -> object:
     return row.id
 
 
-def test_table_is_read_from_one_node(
+def test_columns_of_a_table_are_read_from_one_node(
     cassandra: Node, shared: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another node may lag, and lack the columns."""

@@ -223,7 +223,7 @@ def test_log_that_was_moved_is_adopted(job: Job, tmp_path: Path) -> None:
     assert job.rows() == rows_of(0, 1, 2, 3, 4)
 
 
-def test_adopt_and_set_mark_keep_the_count_of_sendings(job: Job) -> None:
+def test_adopt_and_set_mark_keep_the_send_count(job: Job) -> None:
     """Otherwise elements of a list would be sent again with the same timestamps."""
     job.execute("UPDATE wal_sink_ledger SET digest = digest || '+3'")
     job.move("moved")

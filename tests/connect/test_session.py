@@ -39,7 +39,7 @@ def test_followed_query_writes_each_row_once(remote: Any, shop: Shop) -> None:
     assert (status.query_id, status.checkpointed, status.flushed) == (str(query.id), 1, 1)
 
 
-def test_unflushed_query_is_reported(
+def test_status_and_log_show_pending_rows_without_follow(
     remote: Any, shop: Shop, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Without `follow` nothing is flushed. The handle reads the status, and a log line has the command."""

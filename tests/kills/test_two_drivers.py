@@ -160,7 +160,7 @@ def test_drivers_stopped_anywhere_apply_whole_attempts(reads: str) -> None:
 
 @pytest.mark.long
 @pytest.mark.test_all
-def test_drivers_stopped_three_times_apply_whole_attempts() -> None:
+def test_epochs_of_alternating_drivers_have_rows_of_one_attempt() -> None:
     """The drivers take turns A, B, A, B, at the operations at which they influence each other."""
     endings: Counter[tuple[str, str]] = Counter()
     for k in count():

@@ -78,7 +78,7 @@ def test_refused_uri_is_not_shown(uri: str, words: str) -> None:
     assert "hush" not in str(caught.value)
 
 
-def test_second_password_is_refused() -> None:
+def test_different_passwords_in_uri_and_option_are_refused() -> None:
     with pytest.raises(OptionError, match="another one"):
         options(postgresql_uri="postgresql://u:a@h/d", postgresql_password="b")
     assert options(postgresql_uri="postgresql://u:a@h/d", postgresql_password="a").password == "a"

@@ -189,7 +189,7 @@ def test_restored_backup_of_an_unsettled_epoch_mixes_no_attempts(first: str) -> 
 
 @pytest.mark.rule("publish")
 @pytest.mark.parametrize("flushed", [False, True])
-def test_checkpoint_set_back_by_its_newest_epoch_continues(
+def test_run_continues_after_checkpoint_lost_its_newest_commit(
     world: World, caplog: pytest.LogCaptureFixture, *, flushed: bool
 ) -> None:
     """The settled attempt stays, if Spark computes it again from the same source offsets."""

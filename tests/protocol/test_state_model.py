@@ -51,7 +51,7 @@ def test_condition_switched_off_breaks_a_promise(case: Case) -> None:
         assert result.broken
 
 
-def test_every_switch_of_the_model_is_tried_alone() -> None:
+def test_each_switch_of_the_model_is_off_alone_once() -> None:
     assert sorted(case.setting.off for case in SWITCHED_OFF) == sorted(
         (name,) for name in SWITCHES.keys() - NOT_NEEDED
     )

@@ -94,7 +94,7 @@ def test_error_that_flags_no_row_refuses_each_row() -> None:
     assert split.taken == ()
 
 
-def test_error_without_rows_is_raised_unchanged() -> None:
+def test_error_other_than_invalid_row_is_raised_unchanged() -> None:
     """An error of another class is a bug, and no refused row."""
     with pytest.raises(Exception, match="was made"):
         split_invalid(pa.RecordBatch.from_pydict({"x": [1]}), lambda options: check(options, PLAN))

@@ -148,7 +148,7 @@ def test_workers_import_the_compiled_pyspark(spark: SparkSession) -> None:
         assert spark.sparkContext.environment["PYTHONPATH"].split(os.pathsep) == path
 
 
-def test_listener_copies_no_progress_of_an_epoch(
+def test_listener_hears_epochs_without_converting_their_progress(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A copy takes 0.1 s of CPU."""

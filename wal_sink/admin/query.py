@@ -110,7 +110,7 @@ class Query(NamedTuple):
                 return settled or state, committed
 
     def merged_options(self, state: State) -> dict[str, str]:
-        """Return the options of the newest run, with the operator's options in place of equal names."""
+        """Return the options of the newest run. An option of the operator replaces one of the same name."""
         merged = logged_options(state) | lowered(self.options)
         options = {name: value for name, value in merged.items() if name not in _PLACES}
         return {**options, "checkpointLocation": self.checkpoint.url}

@@ -117,7 +117,7 @@ class Node(AnyServer):
                 self._session = None
 
     def _unanswered(self) -> str | None:
-        """Return None if the node answers an OPTIONS request; its port opens earlier."""
+        """Return None once the node answers an OPTIONS request. Its port opens before it can answer."""
         try:
             with socket.create_connection((self.host, self.port), timeout=1) as connection:
                 connection.sendall(_OPTIONS)

@@ -89,7 +89,7 @@ class Plan(Record, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, details=self.details | {CREATES: statement})
 
     def for_log(self, key: str) -> Plan:
-        """Return the plan with this key and its digest, as the log keeps it."""
+        """Return the plan as the log keeps it: with this key, and with the digest of its content."""
         bare = msgspec.structs.replace(self, key=key, digest="")
         return msgspec.structs.replace(bare, digest=digest(bare.to_json()))
 

@@ -216,7 +216,7 @@ def publish(
     max_bytes: int,
     actor: Actor,
 ) -> State | None:
-    """Make an attempt the newest of the log. Return None if the attempt is the newest, or for a replay.
+    """Make an attempt the newest of the log. Return None if it already is the newest, or is a replay.
 
     The caller has made the manifest, its segments, `offsets/N` and `commits/N-1` durable. An epoch without
     rows is published, too. A later run may replace an attempt that is not settled. No target has rows of such

@@ -111,7 +111,7 @@ class PlayedQuery:
 
     @property
     def targets(self) -> dict[str, Target]:
-        """The targets, by name; a single target has the name of its class."""
+        """The targets by name. A single target is named by its attribute `name`."""
         return {self.target.name: self.target}
 
     @property
@@ -247,7 +247,7 @@ class Run(Generic[Query_co]):
             self.checkpoint.create(f"offsets/{epoch}", body.encode())
 
     def tasks(self, *partitions: Rows) -> list[Appended]:
-        """Run a task for each partition, or one task without rows; return the messages of the tasks."""
+        """Run a task for each partition, and return their messages. Without partitions, run an empty task."""
         rows = [row for part in partitions for row in part]
         self.query.computed[self.next, self.run_id] = rows
         return [

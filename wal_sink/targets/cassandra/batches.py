@@ -240,7 +240,7 @@ class _Cuts:
                 yield row
 
     def shared(self, first: int, last: int) -> Iterator[int]:
-        """Yield the row at which each request ends, for partitions that share requests as a whole."""
+        """Yield the row at which each request ends. Several whole partitions share each request."""
         limit, ends, weights = self._limit, self._ends, self._weights
         while first < last:
             fits = min(first + limit.shared_partitions, last)

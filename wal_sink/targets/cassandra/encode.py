@@ -41,7 +41,7 @@ INT32_MAX = 2**31 - 1
 
 
 class Fixed(NamedTuple):
-    """Pieces that have the same width in all rows."""
+    """Encoded parts of the rows, one for each row, all of the same width."""
 
     values: Array
     """One value for each row. An array without dimensions is one value for all rows."""

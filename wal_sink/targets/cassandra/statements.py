@@ -180,10 +180,10 @@ def driver_statement(request: EncodedBatch) -> Any:
 def upsert(plan: CassandraPlan, *, with_ttl: bool = False) -> str:
     """Return the statement that upserts one row.
 
-    Its markers are the plan's columns in their order, then timestamp and TTL. An UPDATE has timestamp and TTL
-    first.
+    It is an UPDATE if `plan.details.update` is true, else an INSERT. The values to bind are the plan's
+    columns in their order, then timestamp and TTL. For an UPDATE, timestamp and TTL come first.
 
-    :param plan: for an UPDATE, the columns of the key come last.
+    :param plan: for an UPDATE, sorted so that the columns of the key are last.
     """
     using = " USING TIMESTAMP ? AND TTL ?" if with_ttl else " USING TIMESTAMP ?"
     if not plan.details.update:
@@ -203,7 +203,10 @@ def _values_first(plan: CassandraPlan) -> CassandraPlan:
 
 
 def delete(plan: CassandraPlan) -> str:
-    """Return the DELETE by a plan's columns. Its markers are the timestamp, then the columns."""
+    """Return the DELETE with all columns of a plan in its WHERE clause.
+
+    The values to bind are the timestamp, then the columns in the plan's order.
+    """
     where = " AND ".join(f"{quote(column.in_table)} = ?" for column in plan.columns)
     return f"DELETE FROM {plan.table} USING TIMESTAMP ? WHERE {where}"  # noqa: S608 -- quoted names
 

@@ -52,7 +52,10 @@ def stored_field(field: pa.Field) -> pa.Field:
 
 
 def can_partition(type_: pa.DataType) -> bool:
-    """Return True if a type may partition a table, since all readers parse its texts alike."""
+    """Return True if a column of this type may partition a table.
+
+    Partition values are texts. All readers of Delta parse the texts of such a type alike.
+    """
     unfit = (pt.is_floating, pt.is_binary, pt.is_nested, pt.is_null)
     return not any(is_kind(type_) for is_kind in unfit)
 

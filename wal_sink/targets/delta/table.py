@@ -166,7 +166,7 @@ class Table:
 
     @property
     def types(self) -> pa.Schema:
-        """The types of the columns, with metadata. A null type stands for a type that is not written."""
+        """The types of the columns, with metadata; the null type if a column's type cannot be written."""
         schema = self._table.schema()
         unwritten = {field.name for field in schema.fields if _UNWRITTEN.search(str(field.type))}
         columns = pa.schema(schema.to_arrow())

@@ -305,7 +305,7 @@ _MAX_REF_AGE_MS = 2**63 - 1
 
 
 class _Row(msgspec.Struct, frozen=True, kw_only=True):
-    """The content of a summary's property `_ROW`."""
+    """What the property `_ROW` of a snapshot's summary contains."""
 
     ledger: LedgerRow
     rows: int | None = None

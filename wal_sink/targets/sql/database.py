@@ -102,9 +102,9 @@ class Database(Target):
         run(connection, f"SELECT 1 FROM {self.table_name} WHERE 1 = 0")  # noqa: S608 -- quoted name
 
     def other_changes(self, connection: Any, plan: Plan) -> Sequence[str]:  # noqa: ARG002 -- as in `fits`
-        """Return differences between table and plan that no column shows, as clauses of an error.
+        """Return what differs between table and plan apart from columns. Each text is a clause of an error.
 
-        An example is another unique index than the key of the plan.
+        Example: the table has a unique index other than the key of the plan.
         """
         return ()
 

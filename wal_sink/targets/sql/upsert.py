@@ -25,9 +25,9 @@ so that the batch runs every statement of its plan."""
 
 
 def flag_column(position: int) -> str:
-    """Return the name of the column that is true if a cell is unavailable.
+    """Return the name of the column that marks which cells of another column are unavailable.
 
-    :param position: the position among the columns with unavailable cells.
+    :param position: position of that other column among the columns with unavailable cells.
     """
     return f"wal_sink:unavailable {position}"
 

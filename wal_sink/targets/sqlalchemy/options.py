@@ -99,7 +99,7 @@ def _refuse_database(dialect: Dialect, url: str) -> None:
     remedy = f"Name a file: {url.partition(':')[0]}:////data/shop.db, with four slashes."
     if not path or path.startswith((":memory:", "file:")) or "mode=memory" in parameters:
         raise OptionError(
-            f"Option sql.url {url} is a database in memory, which only one process can read.",
+            f"Option sql.url {url} is, or may be, a database in memory, which only one process can read.",
             remedy,
         )
     if not path.startswith("/"):
