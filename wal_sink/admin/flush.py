@@ -85,8 +85,7 @@ def preview(query: Query, name: str = "") -> list[FlushDone]:
     trimmed = protocol.trim(state, retention, actor()) or state
     committed = query.checkpoint.last_commit()
     backlogs = [
-        (target, backlog_of(query.store, state, target, committed))
-        for target in wanted_targets(state, name)
+        (target, backlog_of(state, target, committed)) for target in wanted_targets(state, name)
     ]
     return [
         FlushDone(
@@ -157,9 +156,7 @@ class HostedFlusher:
             raise self.loop.error
         self._count()
         pipeline = self.pipeline
-        backlog = backlog_of(
-            pipeline.store, self._state, self._target, pipeline.checkpoint.last_commit()
-        )
+        backlog = backlog_of(self._state, self._target, pipeline.checkpoint.last_commit())
         return FlushDone(
             query_id=pipeline.query_id,
             target=pipeline.target_name,

@@ -24,7 +24,7 @@ from prometheus_client.registry import Collector
 from wal_sink import units
 from wal_sink.checkpoint.checkpoint import Checkpoint, committed_us
 from wal_sink.errors import WalSinkError
-from wal_sink.progress.status import Backlog, backlog_of
+from wal_sink.progress.status import Backlog, aged_backlog
 from wal_sink.telemetry import FlushedEpoch, FlushMetrics
 from wal_sink.wal.segment import refused_files
 from wal_sink.wal.store import LogStore, newest
@@ -133,9 +133,9 @@ class BacklogReader:
         target = state.target(self._target) if state is not None else None
         committed = self._checkpoint.last_commit()
         if state is not None and target is not None:
-            backlog = backlog_of(self._store, state, target, committed)
+            backlog = aged_backlog(self._store, state, target, committed)
         else:
-            backlog = Backlog(committed, -1, 0, 0, 0, None)
+            backlog = Backlog(committed, -1, 0, 0, 0)
         rows = sum(refused.rows for refused in refused_files(self._store))
         return Snapshot(backlog, rows, units.now_us())
 

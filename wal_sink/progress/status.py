@@ -305,16 +305,17 @@ class Backlog(NamedTuple):
     epochs: int
     rows: int
     bytes: int
-    oldest_us: int | None
-    """When the oldest pending epoch was published, microseconds since 1970. None if nothing is pending."""
+    oldest_us: int | None = None
+    """When the oldest pending epoch was published, microseconds since 1970. None if nothing is pending, and
+    from `backlog_of`."""
 
     def oldest_seconds(self, now_us: int) -> float:
         """Return the age of the oldest pending epoch in seconds; 0 if nothing is pending."""
         return 0.0 if self.oldest_us is None else max(0.0, (now_us - self.oldest_us) / 1_000_000)
 
 
-def backlog_of(store: LogStore, state: State, target: TargetState, committed: int) -> Backlog:
-    """Count what a target lacks. If two or more epochs are pending, a manifest is read.
+def backlog_of(state: State, target: TargetState, committed: int) -> Backlog:
+    """Count what a target lacks.
 
     An epoch that Spark completed and no run published counts as an epoch without rows. A target that was
     given up lacks nothing.
@@ -322,23 +323,26 @@ def backlog_of(store: LogStore, state: State, target: TargetState, committed: in
     :param committed: the last epoch of `commits/`.
     """
     mark, last = target.mark, state.last
-    flushed = target.flushed
     if committed <= mark.epoch or target.given_up:
-        return Backlog(committed, flushed, 0, 0, 0, None)
+        return Backlog(committed, target.flushed, 0, 0, 0)
     sums = last.sums if committed >= last.epoch else last.predecessor.sums
-    epochs = committed - mark.epoch
-    if epochs == 1 and last.epoch == committed:
-        oldest_us = last.first_us
-    else:
-        oldest_us = _published_us(store, mark.epoch + 1) or mark.at_us
     return Backlog(
         committed,
-        flushed,
-        epochs,
+        target.flushed,
+        committed - mark.epoch,
         sums.rows - mark.sums.rows,
         sums.bytes - mark.sums.bytes,
-        oldest_us,
     )
+
+
+def aged_backlog(store: LogStore, state: State, target: TargetState, committed: int) -> Backlog:
+    """Count what a target lacks, with the age. If two or more epochs are pending, a manifest is read."""
+    backlog, mark, last = backlog_of(state, target, committed), target.mark, state.last
+    if backlog.epochs == 0:
+        return backlog
+    if backlog.epochs == 1 and last.epoch == committed:
+        return backlog._replace(oldest_us=last.first_us)
+    return backlog._replace(oldest_us=_published_us(store, mark.epoch + 1) or mark.at_us)
 
 
 def _published_us(store: LogStore, epoch: int) -> int | None:
@@ -358,9 +362,7 @@ def pending_epochs(checkpoint: Checkpoint, store: LogStore) -> int:
     state, committed = newest(store), checkpoint.last_commit()
     if state is None:
         return 0
-    return max(
-        (backlog_of(store, state, target, committed).epochs for target in state.live), default=0
-    )
+    return max((backlog_of(state, target, committed).epochs for target in state.live), default=0)
 
 
 class _Reader:
@@ -409,7 +411,7 @@ class _Reader:
         assert state is not None
         mark = target.mark
         report = read_report(self._store, target.name)
-        backlog = backlog_of(self._store, state, target, self._committed)
+        backlog = aged_backlog(self._store, state, target, self._committed)
         flushed, rows = backlog.flushed, backlog.rows
         marked_s = max(0.0, (self._now_us - mark.at_us) / 1_000_000)
         unsafe = self._unsafe_because(backlog.epochs, target)
