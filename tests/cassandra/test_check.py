@@ -13,7 +13,8 @@ import pytest
 
 from tests.support.cql_driver import Field, plan_of
 from wal_sink.errors import InvalidRow, SchemaMismatch
-from wal_sink.model.plan import Role, canonical
+from wal_sink.model.plan import Role
+from wal_sink.model.spark_types import canonical
 from wal_sink.targets.cassandra.check import MAX_ROW_BYTES
 from wal_sink.targets.cassandra.rows import check
 

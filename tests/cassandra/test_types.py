@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from wal_sink.model.plan import canonical, spark_ddl, spark_type
+from wal_sink.model.spark_types import canonical, spark_ddl, spark_type
 from wal_sink.targets.cassandra.type_mismatches import mismatches
 from wal_sink.targets.cassandra.types import (
     CQL_FOR,

@@ -22,7 +22,8 @@ from tests.iceberg.test_readers import ROWS, SCHEMA
 from tests.support.deploy_table import Counted, Row
 from wal_sink.errors import SchemaMismatch, TargetUnavailable
 from wal_sink.model.ledger import LedgerRow, Outcome
-from wal_sink.model.plan import Plan, spark_ddl
+from wal_sink.model.plan import Plan
+from wal_sink.model.spark_types import spark_ddl
 from wal_sink.options import parse
 from wal_sink.targets.delta import DeltaTarget
 from wal_sink.targets.delta.options import DeltaOptions

@@ -18,7 +18,8 @@ from cassandra.protocol import ColumnMetadata, write_value
 from cassandra.query import UNSET_VALUE, BoundStatement, PreparedStatement
 from cassandra.util import Duration
 
-from wal_sink.model.plan import Column, Role, canonical
+from wal_sink.model.plan import Column, Role
+from wal_sink.model.spark_types import canonical
 from wal_sink.targets.cassandra.driver.frames import EncodedBatch, statement_head
 from wal_sink.targets.cassandra.encode import Encoded, encode
 from wal_sink.targets.cassandra.row_plan import CassandraPlan, CassandraRowPlan

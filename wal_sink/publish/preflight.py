@@ -9,7 +9,8 @@ import pyarrow as pa
 
 from wal_sink.configuration import Configuration, configure
 from wal_sink.errors import of_target
-from wal_sink.model.plan import Plan, spark_ddl
+from wal_sink.model.plan import Plan
+from wal_sink.model.spark_types import spark_ddl
 from wal_sink.options import qualified
 from wal_sink.publish.plans import inputs_key_of, refuse_quarantine, with_epoch_field
 

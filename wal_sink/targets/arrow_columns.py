@@ -16,7 +16,8 @@ import pyarrow.parquet as pq
 import pyarrow.types as pt
 
 from wal_sink.errors import SchemaMismatch
-from wal_sink.model.plan import Column, Plan, canonical, fields, is_array, spark_ddl
+from wal_sink.model.plan import Column, Plan
+from wal_sink.model.spark_types import canonical, fields, is_array, spark_ddl
 from wal_sink.targets.casts import CastRules, Stored, cast_or_refuse, refuse
 from wal_sink.targets.columns import Holds, TableColumn, refuse_equal_but_for_case
 from wal_sink.targets.ddl import spark_name

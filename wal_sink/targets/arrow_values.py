@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from wal_sink.errors import InvalidRow
-from wal_sink.model.plan import is_array
+from wal_sink.model.spark_types import is_array
 
 # --- single values --------------------------------------------------------------------------------
 

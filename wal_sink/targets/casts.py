@@ -15,7 +15,8 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from wal_sink.errors import InvalidRow
-from wal_sink.model.plan import Column, Plan, canonical, is_array, is_blob, is_text, spark_ddl
+from wal_sink.model.plan import Column, Plan
+from wal_sink.model.spark_types import canonical, is_array, is_blob, is_text, spark_ddl
 from wal_sink.targets.arrow_values import TRUE, as_python, beyond_python, shorten
 from wal_sink.targets.cdc import (
     Marked,

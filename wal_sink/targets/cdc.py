@@ -19,7 +19,8 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from wal_sink.errors import InvalidRow
-from wal_sink.model.plan import Plan, is_text
+from wal_sink.model.plan import Plan
+from wal_sink.model.spark_types import is_text
 from wal_sink.targets.arrow_values import FALSE, TRUE, as_python, blob, null, shorten, text
 from wal_sink.targets.operations import DELETE, OPERATIONS, UNAVAILABLE_VALUE
 

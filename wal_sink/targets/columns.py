@@ -18,7 +18,8 @@ import pyarrow as pa
 
 from wal_sink.errors import OptionError, SchemaMismatch
 from wal_sink.model.codec import digest
-from wal_sink.model.plan import Column, Plan, Role, canonical, spark_ddl, spark_type
+from wal_sink.model.plan import Column, Plan, Role
+from wal_sink.model.spark_types import canonical, spark_ddl, spark_type
 from wal_sink.unknown_names import did_you_mean
 
 SAME: Mapping[str, str] = MappingProxyType({})

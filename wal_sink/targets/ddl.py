@@ -15,7 +15,7 @@ import msgspec
 import pyarrow as pa
 
 from wal_sink.errors import OptionError, SchemaMismatch
-from wal_sink.model.plan import spark_ddl
+from wal_sink.model.spark_types import spark_ddl
 from wal_sink.options import SHAPES, Options, about, refuse_repeated
 from wal_sink.unknown_names import did_you_mean
 

@@ -12,7 +12,8 @@ import pyarrow as pa
 from cassandra import AlreadyExists
 
 from wal_sink.errors import SchemaMismatch
-from wal_sink.model.plan import Column, Plan, Role, canonical
+from wal_sink.model.plan import Column, Plan, Role
+from wal_sink.model.spark_types import canonical
 from wal_sink.targets.cassandra.driver.connection import connect, errors_translated
 from wal_sink.targets.cassandra.ledger import ensure_ledger_table
 from wal_sink.targets.cassandra.options import (

@@ -13,7 +13,7 @@ import pyarrow as pa
 from cassandra import Unauthorized
 
 from wal_sink.errors import SchemaMismatch, TargetUnavailable
-from wal_sink.model.plan import canonical, fields, is_array, spark_type
+from wal_sink.model.spark_types import canonical, fields, is_array, spark_type
 from wal_sink.targets.cassandra.driver.errors import classify
 from wal_sink.targets.cassandra.row_plan import KEY, TableName
 from wal_sink.targets.cassandra.types import CQL_FOR, UserTypes

@@ -8,8 +8,8 @@ from typing import NamedTuple, TypeAlias
 
 import pyarrow as pa
 
-from wal_sink.model.plan import canonical, is_array, spark_ddl, spark_type, struct_ddl
-from wal_sink.model.plan import fields as fields_of
+from wal_sink.model.spark_types import canonical, is_array, spark_ddl, spark_type, struct_ddl
+from wal_sink.model.spark_types import fields as fields_of
 from wal_sink.targets.cassandra.types import CQL_FOR, NESTED, TYPES, WHOLE_DECIMAL, CqlType, accepts
 from wal_sink.targets.columns import to_cast
 from wal_sink.unknown_names import did_you_mean

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from wal_sink.model.plan import is_array, is_text, spark_type
+from wal_sink.model.spark_types import is_array, is_text, spark_type
 from wal_sink.targets import arrow_values
 from wal_sink.targets.arrow_values import int64, text
 from wal_sink.targets.cassandra.arrow_buffers import unnest

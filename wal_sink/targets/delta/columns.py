@@ -10,7 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from wal_sink.model.plan import Column, Plan, spark_ddl
+from wal_sink.model.plan import Column, Plan
+from wal_sink.model.spark_types import spark_ddl
 from wal_sink.targets.arrow_columns import holds, stored_as_planned, with_parts
 from wal_sink.targets.arrow_values import text
 from wal_sink.targets.casts import cast, key_of, refuse, refuse_as_folder, refuse_years

@@ -16,7 +16,8 @@ import pyarrow.types as pt
 from deltalake import DeltaTable, Schema
 
 from wal_sink.errors import SchemaMismatch
-from wal_sink.model.plan import Plan, fields
+from wal_sink.model.plan import Plan
+from wal_sink.model.spark_types import fields
 from wal_sink.targets.arrow_columns import (
     ARROW,
     ArrowRules,

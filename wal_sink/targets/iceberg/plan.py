@@ -42,7 +42,8 @@ from pyiceberg.transforms import (
 from pyiceberg.types import BinaryType, DoubleType, FloatType, IcebergType, StringType
 
 from wal_sink.errors import OptionError
-from wal_sink.model.plan import Plan, canonical
+from wal_sink.model.plan import Plan
+from wal_sink.model.spark_types import canonical
 from wal_sink.targets.arrow_columns import (
     ARROW,
     ArrowRules,

@@ -7,7 +7,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 import msgspec
 import pyarrow as pa
 
-from wal_sink.model.plan import Column, Plan, canonical, is_array, spark_ddl
+from wal_sink.model.plan import Column, Plan
+from wal_sink.model.spark_types import canonical, is_array, spark_ddl
 from wal_sink.targets.columns import TableColumn, TableRules, match_columns, to_cast, with_column
 from wal_sink.targets.kafka import topics
 from wal_sink.targets.kafka.options import KafkaOptions

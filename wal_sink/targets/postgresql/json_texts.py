@@ -10,7 +10,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.types as pt
 
-from wal_sink.model.plan import is_array
+from wal_sink.model.spark_types import is_array
 
 _ENCODER = msgspec.json.Encoder(decimal_format="number")
 _NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")

@@ -14,7 +14,8 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from wal_sink.errors import SchemaMismatch
-from wal_sink.model.plan import Column, Plan, is_array, is_text
+from wal_sink.model.plan import Column, Plan
+from wal_sink.model.spark_types import is_array, is_text
 from wal_sink.targets.casts import (
     InvalidValueError,
     cast_or_refuse,

@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from wal_sink.errors import SchemaMismatch
-from wal_sink.model.plan import Column, Plan, is_array, is_text, spark_ddl
+from wal_sink.model.plan import Column, Plan
+from wal_sink.model.spark_types import is_array, is_text, spark_ddl
 from wal_sink.targets.casts import KEY, CastRules, is_castable, key_of
 from wal_sink.targets.client import importing
 from wal_sink.targets.columns import (

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from wal_sink.model.plan import is_array, is_blob, is_text
+from wal_sink.model.spark_types import is_array, is_blob, is_text
 from wal_sink.targets.arrow_values import UUID_PATTERN, int64
 
 
