@@ -6,7 +6,6 @@ Any number of flushers may work on one query. A flusher also deletes flushed epo
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -23,7 +22,7 @@ from wal_sink.flush.flusher import Flusher, Pass
 from wal_sink.flush.loop import FlushLoop
 from wal_sink.flush.reporter import Reporter
 from wal_sink.flush.write import WriteInThread
-from wal_sink.model.state import TargetState
+from wal_sink.model.state import Mark, State, Sums
 from wal_sink.progress.status import backlog_of
 from wal_sink.protocol import state as protocol
 from wal_sink.telemetry import FlushMetrics
@@ -33,6 +32,8 @@ from wal_sink.wal.store import existing
 
 _MOST_TRIES = 4
 """How often a pass with a transient error is tried at most; any other error ends the flush at once."""
+
+_DRY_RUN = "a dry run changes nothing"
 
 _PROGRESS_S = 0.02
 """Seconds between two reports of progress."""
@@ -80,30 +81,40 @@ def preview(query: Query, name: str = "") -> list[FlushDone]:
     :param name: the only target; empty for all targets.
     :raises WrongOwner: checkpoint and log do not belong together.
     """
-    started_s, state = time.monotonic(), query.own_state()
-    retention = retention_of(query.sink_options(state))
-    trimmed = protocol.trim(state, retention, actor()) or state
-    committed = query.checkpoint.last_commit()
-    backlogs = [
-        (target, backlog_of(state, target, committed)) for target in wanted_targets(state, name)
-    ]
-    return [
-        FlushDone(
-            query_id=query.query_id,
-            target=target.name,
-            log=query.store.url,
-            dry_run=True,
-            flushed=backlog.flushed,
-            epochs=backlog.epochs,
-            rows=backlog.rows,
-            bytes=backlog.bytes,
-            pending_epochs=backlog.epochs,
-            trimmed=trimmed.trimmed,
-            seconds=time.monotonic() - started_s,
-            reason="a dry run changes nothing",
-        )
-        for target, backlog in backlogs
-    ]
+    began_s, state = time.monotonic(), query.own_state()
+    retention, committed = retention_of(query.sink_options(state)), query.checkpoint.last_commit()
+    state, outcomes = protocol.trim(state, retention, actor()) or state, []
+    for target in wanted_targets(state, name):
+        backlog = backlog_of(state, target, committed)
+        counts = Sums(rows=backlog.rows, bytes=backlog.bytes)
+        outcome = _outcome(query, state, target.name, backlog.epochs, counts, began_s, _DRY_RUN)
+        outcomes.append(msgspec.structs.replace(outcome, dry_run=True))
+    return outcomes
+
+
+def _outcome(
+    query: Query | Pipeline,
+    state: State,
+    name: str,
+    epochs: int,
+    counts: Sums,
+    began_s: float,
+    reason: str,
+) -> FlushDone:
+    backlog = backlog_of(state, protocol.named_target(state, name), query.checkpoint.last_commit())
+    return FlushDone(
+        query_id=query.query_id,
+        target=name,
+        log=query.store.url,
+        flushed=backlog.flushed,
+        epochs=epochs,
+        rows=counts.rows,
+        bytes=counts.bytes,
+        pending_epochs=backlog.epochs,
+        trimmed=state.trimmed,
+        seconds=time.monotonic() - began_s,
+        reason=reason,
+    )
 
 
 def metrics_of(pipeline: Pipeline, watch: Watch | None) -> FlushMetrics | None:
@@ -116,7 +127,7 @@ def metrics_of(pipeline: Pipeline, watch: Watch | None) -> FlushMetrics | None:
 
 
 class HostedFlusher:
-    """A flusher in a thread of this process, with counts of what is flushed while the flusher runs.
+    """A flusher in a thread of this process.
 
     :param rows_per_second: `flush.maxRowsPerSecond`; None for no limit.
     :param watch: makes the metrics; None for no metrics.
@@ -133,18 +144,20 @@ class HostedFlusher:
         until: int | None = None,
     ) -> None:
         self.pipeline, self._until = pipeline, until
-        self.epochs = self._rows = self._bytes = 0
-        self._state, self._began_s = existing(pipeline.store), time.monotonic()
-        self.pending = 0 if until is None else max(0, until - self._target.mark.epoch)
-        """Number of epochs that this flusher has to flush."""
+        self._began_s, self._first = time.monotonic(), self._mark(existing(pipeline.store))
         self.reason = ""
         """Why the flusher ended by itself; empty if it runs or was stopped."""
-        name = pipeline.target_name
         metrics = metrics_of(pipeline, watch)
-        reporter = Reporter(pipeline.store, name, gives_way=True, metrics=metrics)
-        flusher = Flusher(pipeline, reporter, write_rows=WriteInThread(rows_per_second))
+        reporter = Reporter(pipeline.store, pipeline.target_name, gives_way=True, metrics=metrics)
+        self._flusher = Flusher(pipeline, reporter, write_rows=WriteInThread(rows_per_second))
         stop = stop_never if until is None else _is_final
-        self.loop = FlushLoop(flusher, self._is_last, stop)
+        self.loop = FlushLoop(self._flusher, self._is_last, stop)
+
+    @property
+    def progress(self) -> tuple[int, int]:
+        """Return the number of flushed epochs, and the number of all epochs up to `until`."""
+        first, until = self._first.epoch, self._until or 0
+        return max(0, self._flusher.mark - first), max(0, until - first)
 
     def end(self) -> FlushDone:
         """Wait for the thread, and return what was flushed.
@@ -154,48 +167,31 @@ class HostedFlusher:
         self.loop.join()
         if self.loop.error is not None:
             raise self.loop.error
-        self._count()
-        pipeline = self.pipeline
-        backlog = backlog_of(self._state, self._target, pipeline.checkpoint.last_commit())
-        return FlushDone(
-            query_id=pipeline.query_id,
-            target=pipeline.target_name,
-            log=pipeline.store.url,
-            flushed=backlog.flushed,
-            epochs=self.epochs,
-            rows=self._rows,
-            bytes=self._bytes,
-            pending_epochs=backlog.epochs,
-            trimmed=self._state.trimmed,
-            seconds=time.monotonic() - self._began_s,
-            reason=self.reason or "stopped",
+        state, first = existing(self.pipeline.store), self._first
+        mark = self._mark(state)
+        return _outcome(
+            self.pipeline,
+            state,
+            self.pipeline.target_name,
+            mark.epoch - first.epoch,
+            Sums(rows=mark.sums.rows - first.sums.rows, bytes=mark.sums.bytes - first.sums.bytes),
+            self._began_s,
+            self.reason or "stopped",
         )
 
+    def _mark(self, state: State) -> Mark:
+        return protocol.named_target(state, self.pipeline.target_name).mark
+
     def _is_last(self, done: Pass) -> bool:
-        self._count()
+        if self._flusher.mark < self._first.epoch:  # the target went back
+            self._first = self._mark(existing(self.pipeline.store))
         if self._until is None:
             return False
         if done.idle:
             self.reason = done.reason
-        elif self._target.mark.epoch >= self._until:
+        elif self._flusher.mark >= self._until:
             self.reason = "everything that was checkpointed at the start is flushed"
         return bool(self.reason)
-
-    def _count(self) -> None:
-        """Add the epochs marked since the last count. An epoch that is flushed twice counts twice."""
-        former = self._target.mark
-        # If the state cannot be read, the flusher fails and reports the error.
-        with contextlib.suppress(OSError, WalSinkError):
-            self._state = existing(self.pipeline.store)
-        mark = self._target.mark
-        if mark.epoch > former.epoch:
-            self.epochs += mark.epoch - former.epoch
-            self._rows += mark.sums.rows - former.sums.rows
-            self._bytes += mark.sums.bytes - former.sums.bytes
-
-    @property
-    def _target(self) -> TargetState:
-        return protocol.named_target(self._state, self.pipeline.target_name)
 
 
 @store_errors()
@@ -217,12 +213,12 @@ def drain(
         HostedFlusher(pipeline, rows_per_second, until=pipeline.checkpoint.last_commit())
         for pipeline in pipelines
     ]
-    total = sum(flusher.pending for flusher in flushers)
     for flusher in flushers:
         flusher.loop.start()
     try:
         while any(flusher.loop.is_alive() for flusher in flushers) and not wait(_PROGRESS_S):
-            progress(sum(flusher.epochs for flusher in flushers), total)
+            done, total = zip(*(flusher.progress for flusher in flushers), strict=True)
+            progress(sum(done), sum(total))
     finally:
         for flusher in flushers:
             flusher.loop.stop()
