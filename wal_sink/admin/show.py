@@ -26,6 +26,8 @@ EpochState = Literal[
 ]
 """An attempt is `superseded` if another attempt at the epoch is final."""
 
+_UNPROVEN = "A later manifest, which has the digest of this manifest, is damaged or lost."
+
 _FIRST_SOURCE = 2
 """Index of the first line with a source in Spark's offsets file."""
 
@@ -137,13 +139,9 @@ class _LogReader:
         self.target = one_target(self.state, name) if name else self.state.slowest
         self._given_up = self.state.epochs_given_up(self.target.name)
         self._reader = ManifestChain(query.store)
-        self._problem: str | None = None
-        """The error that ends the chain: a manifest is damaged or lost."""
-        try:
-            self._chain = self._reader.chain(self.state, self.state.trimmed)
-        except WalSinkError as error:
-            self._problem = error.summary
-            self._chain = {self.state.last.epoch: self.state.last}
+        first = self.state.trimmed + 1
+        # If the first manifest is damaged, the chain ends, too, and no error is raised.
+        self._chain = self._reader.chain(self.state, first - 1, skipped=(first,))
         self.manifests: dict[int, list[str]] = {}
         """The paths of all manifests by epoch, with those of other attempts."""
         chained = {manifest.manifest for manifest in self._chain.values() if manifest.manifest}
@@ -163,7 +161,7 @@ class _LogReader:
             except WalSinkError as error:
                 yield Attempt(epoch=epoch, state="damaged", problem=error.summary)
                 continue
-            problem, details = self._problem if state == "damaged" else None, None
+            problem, details = _UNPROVEN if state == "damaged" else None, None
             if rows is not None:
                 details, problem = self._details(manifest, rows)
             yield Attempt(
@@ -220,7 +218,10 @@ class _LogReader:
         if epoch in self._given_up:
             return "given up"
         if not self._is_in_chain(epoch, path):
-            return "damaged" if self._problem and epoch not in self._chain else "superseded"
+            is_lost = (
+                epoch not in self._chain and self.state.trimmed < epoch <= self.state.last.epoch
+            )
+            return "damaged" if is_lost else "superseded"
         if epoch <= self.target.mark.epoch:
             return "flushed"
         return "pending" if epoch <= self.committed else "not checkpointed"
