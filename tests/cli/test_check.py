@@ -121,31 +121,25 @@ def test_check_function_refuses_unfit_options_and_schema(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("name", "value", "words"),
     [
-        ({"cassandra.contactPoint": "x"}, ["cassandra.contactPoint", "cassandra.contactPoints"]),
-        ({"cassandra.port": "ninety"}, ["cassandra.port", "'ninety'", "a whole number"]),
-        ({"wal.location": "hdfs://host/log"}, ["wal.location", "hdfs"]),
-        ({"wal.location": "memory://log"}, ["wal.location", "one process"]),
-        ({"cassandra.consistencyLevel": "ANY"}, ["cassandra.consistencyLevel", "ANY"]),
-        ({"target": "oracle"}, ["target", "oracle", "cassandra"]),
-        ({"table": None}, ["table is missing"]),
+        ("cassandra.contactPoint", "x", "Did you mean cassandra.contactPoints?"),
+        ("wal.location", "memory://log", "one process"),
+        ("target", "oracle", "Option target is oracle"),
     ],
 )
 def test_check_function_refuses_wrong_options_before_it_connects(
-    tmp_path: Path, options: dict[str, str | None], words: list[str]
+    tmp_path: Path, name: str, value: str, words: str
 ) -> None:
-    arguments = {
+    options = {
         "checkpointLocation": str(tmp_path),
         "cassandra.contactPoints": "127.0.0.1",
         "keyspace": "shop",
         "table": "orders",
-    } | options
-    schema = StructType([StructField("id", LongType())])
+    }
     with pytest.raises(errors.OptionError) as caught:
-        wal_sink.check(schema, **{k: v for k, v in arguments.items() if v is not None})
-    for word in [*words, "What to do"]:
-        assert word in str(caught.value)
+        wal_sink.check(StructType([StructField("id", LongType())]), **options | {name: value})
+    assert words in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import getpass
-import logging
 import os
 import shlex
 from collections.abc import Mapping
@@ -45,10 +44,8 @@ from wal_sink.protocol import state as protocol
 from wal_sink.targets.registry import is_installed, target_type
 from wal_sink.units import now_us
 from wal_sink.unknown_names import refuse_removed
-from wal_sink.wal.location import find_by_checkpoint, refuse_other_log, refuse_unused
+from wal_sink.wal.location import find_by_checkpoint, refuse_other_log
 from wal_sink.wal.store import LogStore, advance, newest
-
-logger = logging.getLogger(__name__)
 
 _PLACES = ("checkpointlocation", "wal.location", "wal.storageoptions", "checkpoint.storageoptions")
 """Options for the places of log and checkpoint, which a command has already opened; in lower case."""
@@ -170,10 +167,6 @@ def find_query(
         parse({**options, "checkpointLocation": checkpoint}, SinkOptions)
     )
     query_id, location = find_by_checkpoint(checkpoint, wal, "--wal", *store_options)
-    try:
-        refuse_unused(location, store_options[0], "Option wal.storageOptions")
-    except OptionError as error:  # only a warning: WAL_SINK_OPTIONS applies to every query
-        logger.warning("%s", error.summary)
     return Query(query_id, location.open_checkpoint(), location.open_log(query_id), options)
 
 
