@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from tests.cli.job import KIND, Job, batches, rows_of
+import pytest
+
+from tests.cli.job import KIND, Job, rows_of
 from wal_sink.admin.deep_status import deep_status
 from wal_sink.admin.query import find_query
 from wal_sink.model import paths
@@ -42,7 +44,6 @@ def test_sound_log_has_no_findings_and_changes_nothing(job: Job) -> None:
     )
     assert (document["read_epochs"], document["read_bytes"]) == (3, document["pending_bytes"])
     assert document["ledger"] == {"sqlite": 1}
-    assert job.command("status", "--deep", "--offline").document["ledger"] == {}
     assert job.log_backend.list() == earlier
 
 
@@ -52,7 +53,6 @@ def test_deep_status_finds_every_damaged_object(job: Job) -> None:
         damage(job, job.log_backend.list(paths.segment_folder(epoch))[0])
     job.log_backend.delete([job.log_backend.list(paths.segment_folder(3))[1]])
     assert findings(job) == [("CorruptLog", 2), ("MissingSegment", 3), ("CorruptLog", 4)]
-    assert findings(job, "--offline") == findings(job)
     (path,) = manifests(job, 3)
     job.log_backend.replace(path, b"{")
     assert findings(job) == [("CorruptLog", 3), ("CorruptLog", 4)]
@@ -66,14 +66,13 @@ def test_deep_status_finds_every_damaged_object(job: Job) -> None:
 
 def test_lost_plan_is_a_finding_of_each_pending_epoch(job: Job) -> None:
     job.log_backend.delete(job.log_backend.list(paths.PLAN.folder))
-    assert findings(job, "--offline") == [("CorruptLog", epoch) for epoch in (2, 3, 4)]
+    assert findings(job) == [("CorruptLog", epoch) for epoch in (2, 3, 4)]
     assert job.refused("flush") == (6, "CorruptLog")
 
 
 def test_altered_table_is_a_finding_until_changed_back(job: Job) -> None:
     job.execute("ALTER TABLE t RENAME COLUMN v TO w")
     assert findings(job) == [("SchemaMismatch", 2)]
-    assert findings(job, "--offline") == []
     assert job.refused("flush") == (3, "SchemaMismatch")
     job.execute("ALTER TABLE t RENAME COLUMN w TO v")
     assert findings(job) == []
@@ -85,19 +84,17 @@ def test_log_findings_are_listed_while_target_is_unavailable(job: Job) -> None:
     assert findings(job) == [("TargetUnavailable", None)]
     damage(job, manifests(job, 3)[0])
     assert findings(job) == [("CorruptLog", 3), ("TargetUnavailable", None)]
-    assert findings(job, "--offline") == [("CorruptLog", 3)]
 
 
-def test_ledger_row_of_another_log_is_a_finding(job: Job) -> None:
-    job.execute("UPDATE wal_sink_ledger SET log_id = 'other'")
-    assert findings(job) == [("WrongOwner", None)]
-    assert job.refused("flush") == (5, "WrongOwner")
-
-
-def test_ledger_row_of_another_history_is_a_finding(job: Job) -> None:
-    job.execute("UPDATE wal_sink_ledger SET digest = 'other'")
-    assert findings(job) == [("Diverged", None)]
-    assert job.refused("flush") == (7, "Diverged")
+@pytest.mark.parametrize(
+    ("column", "code", "kind"), [("log_id", 5, "WrongOwner"), ("digest", 7, "Diverged")]
+)
+def test_ledger_row_of_another_history_is_a_finding(
+    job: Job, column: str, code: int, kind: str
+) -> None:
+    job.execute(f"UPDATE wal_sink_ledger SET {column} = 'other'")
+    assert findings(job) == [(kind, None)]
+    assert job.refused("flush") == (code, kind)
 
 
 def test_ledger_row_ahead_of_the_mark_is_no_finding(job: Job) -> None:
@@ -116,12 +113,11 @@ def test_ledger_row_ahead_of_the_mark_is_no_finding(job: Job) -> None:
     assert job.rows() == rows_of(0, 1, 2, 3, 4)
 
 
-def test_deep_status_of_unregistered_target_needs_confirmation(job: Job) -> None:
+def test_deep_status_lists_log_findings_beside_a_refused_option(job: Job) -> None:
+    """Only the log names the class of the target, so the operator has to confirm the class."""
     job.kind = ""
-    done = job.command("status", "--deep", "--option", "target=")
-    assert done.code == 2
-    batches(job, 5)
-    assert job.command("status").code == 0
+    damage(job, manifests(job, 3)[0])
+    assert findings(job, "--option", "target=") == [("OptionError", None), ("CorruptLog", 3)]
 
 
 def test_epochs_trimmed_while_reading_are_no_findings(job: Job) -> None:

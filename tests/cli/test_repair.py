@@ -170,7 +170,7 @@ def test_epoch_that_was_never_published_can_be_given_up(job: Job) -> None:
     run.write_commit([])
     assert job.refused("flush") == (6, "MissingManifest")
     assert job.rows() == rows_of(0, 1, 2, 3, 4)
-    assert job.command("status", "--deep", "--offline").code == 6
+    assert job.command("status", "--deep").code == 6
     assert job.refused("give-up", "--epoch", 5, "--target", "sqlite", "--yes") == (2, "OptionError")
     assert job.command("give-up", "--epoch", 5, "--yes").code == 0
     assert job.command("give-up", "--epoch", 5, "--yes").code == 0, "to repeat it changes nothing"

@@ -186,20 +186,6 @@ def test_watch_ends_when_its_reader_ends(world: World, tmp_path: Path) -> None:
         assert watching.stderr.read() == ""
 
 
-def test_watch_into_a_pipe_prints_changes_until_ctrl_c(world: World, tmp_path: Path) -> None:
-    batches = world.run().batches([("a", 1)])
-    with start(tmp_path, "status", "checkpoint", "--watch") as watching:
-        assert watching.stdout is not None
-        assert world.query_id in watching.stdout.readline()
-        while not watching.stdout.readline().startswith("deletable"):
-            pass
-        batches.batch([("b", 2)])
-        assert watching.stdout.readline().endswith("1, 2 epochs with 2 rows pending\n")
-        watching.send_signal(signal.SIGINT)
-        out, err = watching.communicate(timeout=30)
-    assert (watching.returncode, out, err) == (0, "", "")
-
-
 def test_watch_on_a_terminal_ends_by_ctrl_c(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

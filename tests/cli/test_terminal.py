@@ -81,7 +81,7 @@ def test_version_is_printed() -> None:
         ("show /c --rows 1001", "'--rows': Input should be less than or equal to 1000"),
         ("set-mark /c --to -2", "'--to': Input should be greater than or equal to -1"),
         ("status /c --deep --watch", "--deep does not go with --watch"),
-        ("status /c --offline", "--offline goes with --deep"),
+        ("status /c --watch", "Add --json to print into a file or a pipe"),
         ("flush", "The command names no query"),
         ("flush --follow", "The command names no query"),
         ("flush /c --dry-run --follow", "--dry-run does not go with --follow"),

@@ -1,8 +1,8 @@
 """`status --deep`: finds every error at which the flush would stop, and changes nothing.
 
-The command reads all pending manifests, segments and plans, and compares their digests. Without `--offline`
-it also reads the ledger row of each target, and decides about the row as a flusher does. Then it compares the
-plans with the table. The query may run meanwhile.
+The command reads all pending manifests, segments and plans, and compares their digests. It reads the ledger
+row of each target, and decides about the row as a flusher does. Then it compares the plans with the table.
+The query may run meanwhile.
 """
 
 from __future__ import annotations
@@ -63,17 +63,11 @@ class DeepStatus(Status, frozen=True, kw_only=True):
 
 @store_errors()
 def deep_status(
-    query: Query,
-    name: str = "",
-    *,
-    offline: bool = False,
-    progress: Progress = lambda _size: None,
+    query: Query, name: str = "", progress: Progress = lambda _size: None
 ) -> DeepStatus:
     """Read everything that is pending, and compare it with the targets.
 
     :param name: the only target; empty for all targets.
-    :param offline: True to connect to no target.
-    :raises OptionError: a target cannot be opened with these options.
     """
     for _ in range(_MOST_READS):
         inspection, state = _Inspection(query, progress), None
@@ -85,7 +79,7 @@ def deep_status(
             else:
                 protocol.refuse_other_place(state, query.query_id, query.checkpoint.url)
         if state is not None and not inspection.findings:
-            inspection.read(state, name, offline=offline)
+            inspection.read(state, name)
         if not inspection.findings or newest(query.store) == state:
             break
     status = read_status(query.checkpoint, query.store, name)
@@ -139,12 +133,14 @@ class _Inspection:
         if not is_known and not (target and repeats):
             self.findings.append(finding)
 
-    def read(self, state: State, name: str, *, offline: bool) -> None:
+    def read(self, state: State, name: str) -> None:
         """Read what a flusher would read, and collect the findings."""
         committed = self._query.checkpoint.last_commit()
         state = protocol.settle(state, committed, actor()) or state
         wanted = [target for target in wanted_targets(state, name) if name or not target.given_up]
-        pipelines = [] if offline or not wanted else self._query.pipelines(state, name)
+        pipelines = list[Pipeline]()
+        with self.finding():  # such as an option that the operator has to give
+            pipelines = self._query.pipelines(state, name) if wanted else []
         for pipeline in pipelines:
             with self.finding(pipeline.target_name), connected(pipeline) as connection:
                 self.rows[pipeline.target_name] = connection.row()

@@ -12,7 +12,6 @@ import msgspec
 import typer
 from rich.console import Group, RenderableType
 from rich.live import Live
-from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
@@ -33,13 +32,11 @@ from wal_sink.cli.arguments import (
 from wal_sink.cli.terminal import (
     SafeConsole,
     fact_table,
-    failure,
-    in_red,
     output,
     print_document,
     progress_bar,
 )
-from wal_sink.errors import WalSinkError, printable
+from wal_sink.errors import printable
 from wal_sink.options import Entry, SinkOptions, reference
 from wal_sink.progress.status import (
     Line,
@@ -70,9 +67,6 @@ def status(
             "--deep", help="Read all pending epochs and the target, to find what stops the flush."
         ),
     ] = False,
-    offline: Annotated[
-        bool, typer.Option("--offline", help="With --deep: do not connect to the target.")
-    ] = False,
     target: TargetName = "",
     wal: WalUrl = None,
     option: OptionPairs = None,
@@ -81,8 +75,7 @@ def status(
     """Show how far the flush is, what the flusher does, and its last error.
 
     The command reads only checkpoint and log. So it works while the target is down, and disturbs no
-    other process. With --watch and --json it prints a document in a line every second. With --watch
-    into a file or a pipe it prints a line at each change.
+    other process. With --watch and --json it prints a document in a line every second.
 
     With --deep it also reads every pending manifest and segment, the ledger row and the table. It
     lists the errors at which the flush would stop. The exit code is that of the first error, or 0.
@@ -90,15 +83,17 @@ def status(
     with output(as_json=as_json) as console:
         refuse_combinations(
             (deep and watch, "--deep does not go with --watch.", "Leave one of them out."),
-            (offline and not deep, "--offline goes with --deep.", "Add --deep."),
+            (
+                watch and not as_json and not console.is_terminal,
+                "--watch needs a terminal.",
+                "Add --json to print into a file or a pipe.",
+            ),
         )
         query = find_query(checkpoint, wal, option_values(option))
         if deep:
             size = max(1, read_status(query.checkpoint, query.store).pending_bytes)
             with progress_bar("reading segments", as_json=as_json) as progress:
-                inspected = deep_status(
-                    query, target, offline=offline, progress=lambda done: progress(done, size)
-                )
+                inspected = deep_status(query, target, lambda done: progress(done, size))
             console.show(inspected, fact_table(*status_lines(inspected), *_findings(inspected)))
             if inspected.findings:
                 raise typer.Exit(inspected.findings[0].exit_code)
@@ -125,66 +120,22 @@ def _findings(status: DeepStatus) -> Iterator[Line]:
         yield Line("finding", "none: nothing would stop the flush", "good")
 
 
-Reading = Status | WalSinkError
-"""The status of a query, or the transient error of the read."""
-
-
 def _watch(query: Query, target: str, console: SafeConsole) -> None:
+    """Show the status every second until Ctrl-C: on the terminal, or with `--json` as lines of JSON."""
     readings = _readings(query, target)
     with contextlib.suppress(KeyboardInterrupt):
         if console.as_json:
             for reading in readings:
-                print_document(
-                    failure(reading) if isinstance(reading, WalSinkError) else reading, -1
-                )
-        elif console.is_terminal:
-            _show_live(readings, console)
-        else:
-            _print_changes(readings, console)
+                print_document(reading, -1)
+        with Live(console=console, auto_refresh=False) as live:
+            for reading in readings:
+                live.update(fact_table(*status_lines(reading)), refresh=True)
 
 
-def _show_live(readings: Iterator[Reading], console: SafeConsole) -> None:
-    """Show the newest status, with a bar that fills as the backlog shrinks."""
-    most = 0
-    with Live(console=console, auto_refresh=False) as live:
-        for reading in readings:
-            if isinstance(reading, WalSinkError):
-                live.update(in_red(_headline(reading)), refresh=True)
-                continue
-            most = max(most, reading.pending_rows)
-            backlog = ProgressBar(max(most, 1), most - reading.pending_rows or int(not most), 40)
-            live.update(Group(fact_table(*status_lines(reading)), backlog), refresh=True)
-
-
-def _print_changes(readings: Iterator[Reading], console: SafeConsole) -> None:
-    """Print the whole first status, then a line at each change."""
-    headline = ""
-    for reading in readings:
-        if not headline and isinstance(reading, Status):
-            console.print(fact_table(*status_lines(reading)))
-        elif _headline(reading) != headline:
-            console.print_line(_headline(reading))
-        headline = _headline(reading)
-
-
-def _readings(query: Query, target: str) -> Iterator[Reading]:
-    """Yield the status every second, or the transient error of its read. Raise an error of the first read."""
-    reading: Reading = read_status(query.checkpoint, query.store, target)
+def _readings(query: Query, target: str) -> Iterator[Status]:
     while True:
-        yield reading
+        yield read_status(query.checkpoint, query.store, target)
         time.sleep(_WATCH_S)
-        try:
-            reading = read_status(query.checkpoint, query.store, target)
-        except WalSinkError as error:
-            if not error.transient:
-                raise
-            reading = error
-
-
-def _headline(reading: Reading) -> str:
-    if isinstance(reading, WalSinkError):
-        return f"{type(reading).__name__}: {reading.one_line}"
-    return reading.headline
 
 
 def show(
