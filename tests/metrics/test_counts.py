@@ -95,24 +95,24 @@ def test_window_finished_by_another_flusher_is_not_counted(world: World) -> None
 
 
 def test_errors_are_counted_by_kind(world: World) -> None:
-    """`wal_sink_line_stopped` is 1 after an error that does not pass by itself, until the next success."""
+    """`wal_sink_flush_stopped` is 1 after an error that does not pass by itself, until the next success."""
     checkpoint_epochs(world, 1)
     world.target.refuses = lambda _: "too long"  # type: ignore[attr-defined]
     watched = Watched(world)
-    assert watched.value("wal_sink_line_stopped") == 0
+    assert watched.value("wal_sink_flush_stopped") == 0
     assert len(watched.flush(tries=4)) == 3, "the first pass makes the ledger row"
     assert watched.value("wal_sink_flush_errors_total", kind="TargetRefused") == 3
-    assert watched.value("wal_sink_line_stopped") == 1
+    assert watched.value("wal_sink_flush_stopped") == 1
     world.target.refuses = lambda _: ""  # type: ignore[attr-defined]
     assert watched.flush() == []
-    assert watched.value("wal_sink_line_stopped") == 0
+    assert watched.value("wal_sink_flush_stopped") == 0
     watched.reporter.failed(ZeroDivisionError())
     assert watched.value("wal_sink_flush_errors_total", kind="bug") == 1
     watched.reporter.succeeded()
     down = Watched(world, Faults(at=0, error=ConnectionError, matching="connect"))
     assert down.value("wal_sink_flush_errors_total", kind="TargetUnavailable") == 0
     down.flush()
-    assert down.value("wal_sink_line_stopped") == 0, "an outage passes by itself"
+    assert down.value("wal_sink_flush_stopped") == 0, "an outage passes by itself"
 
 
 # --- the backlog ----------------------------------------------------------------------------------

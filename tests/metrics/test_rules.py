@@ -23,7 +23,7 @@ UNIT_TESTS = Path(__file__).with_name("rules_test.yml")
 
 TO_ALERT_ON = {
     "wal_sink_oldest_pending_seconds",
-    "wal_sink_line_stopped",
+    "wal_sink_flush_stopped",
     "wal_sink_pending_epochs",
     "wal_sink_flushers",
     "wal_sink_flush_errors_total",

@@ -77,7 +77,7 @@ FLUSH: Mapping[str, tuple[str, Callable[[QueryMetrics], float]]] = {
         "Threads of this process that flush the query; 0 when its flush has ended.",
         lambda query: query.running,
     ),
-    "wal_sink_line_stopped": (
+    "wal_sink_flush_stopped": (
         "1 while the flush is stopped by an error that a retry does not cure, else 0.",
         lambda query: query.stopped,
     ),
