@@ -1,12 +1,14 @@
-"""`make docs`: builds the site into build/docs/site."""
+"""`make docs`: writes the generated parts of the pages, and builds the site into build/docs/site."""
 
 from __future__ import annotations
 
 import sys
 
+from docs.tooling.reference import write
 from docs.tooling.site import ROOT, BrokenLinkError, build
 
 if __name__ == "__main__":
+    write()
     try:
         site = build(ROOT / "build" / "docs")
     except BrokenLinkError as error:

@@ -1,12 +1,14 @@
-"""Makes parts of the reference from the code: options, errors, commands, metrics, and an example.
+"""Makes parts of the reference from the code: options, errors, commands, Python functions and metrics.
 
-Each function returns Markdown.
+A page has such a part between a line `<!-- generated: NAME -->` and a line `<!-- end -->`. `python -m
+docs.tooling.reference` writes the parts again, and a test compares them.
 """
 
 from __future__ import annotations
 
 import inspect
 import re
+import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,8 @@ from wal_sink.cli.inspect import option_groups
 from wal_sink.cli.main import app
 from wal_sink.errors import EXIT_CODES, WalSinkError
 from wal_sink.metrics.prometheus import QueryMetrics
+from wal_sink.spark import api
+from wal_sink.spark.batch_writer import batch_writer
 
 TITLES = {"": "Every query"} | {name: info.title for name, info in OWN.items()}
 
@@ -148,17 +152,55 @@ def _page(parts: list[str]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def redis_target() -> str:
-    """Return the source of the example target."""
-    example = Path(__file__).parents[2] / "examples" / "redis_target.py"
-    return f"```python\n{example.read_text(encoding='utf-8')}```\n"
+def python() -> str:
+    """Return a section for each public function, and for each method of the handle `Sink`."""
+    functions = (api.register, api.await_flushed, api.status, api.check, batch_writer)
+    sink = api.Sink
+    methods = (sink.await_flushed, sink.status, sink.failure, sink.follow, sink.close)
+    parts = [part for function in functions for part in _function("wal_sink", function)]
+    parts += ["## The handle", "`register` returns a `Sink`. It is a context manager."]
+    return _page(parts + [part for method in methods for part in _function("Sink", method)])
+
+
+def _function(owner: str, function: Callable[..., object]) -> Iterator[str]:
+    arguments = re.sub("(: |-> )'([^']+)'", r"\1\2", str(inspect.signature(function)))
+    signature = (
+        f"{owner}.{function.__name__}{arguments.replace('(self, ', '(').replace('self', '')}"
+    )
+    text, *fields = re.split("^:", inspect.cleandoc(function.__doc__ or ""), flags=re.MULTILINE)
+    yield f"### {owner}.{function.__name__}"
+    yield f"```text\n{textwrap.fill(signature, 100, subsequent_indent='    ')}\n```"
+    yield text.replace("::\n", ":\n").strip()
+    if fields:
+        yield "\n".join("- " + _FIELD.sub(r"\1`\2`: ", " ".join(field.split())) for field in fields)
+
+
+_FIELD = re.compile("^(?:param )?(raises )?([A-Za-z_]+): ")
+"""The begin of a field of a docstring, such as `param name: `, `return: ` or `raises Error: `."""
 
 
 GENERATED: dict[str, Callable[[], str]] = {
     "options": options,
     "errors": error_page,
     "commands": commands,
+    "python": python,
     "metrics": metrics,
-    "redis_target": redis_target,
 }
-"""The functions that replace a line `<!-- generated: NAME -->` in a page, by NAME."""
+"""The functions that make the parts, by NAME."""
+
+_PART = re.compile(r"^(<!-- generated: (\w+) -->\n).*?^(<!-- end -->)$", re.MULTILINE | re.DOTALL)
+
+
+def filled(page: str) -> str:
+    """Return a page with its generated parts as the code is now."""
+    return _PART.sub(lambda part: f"{part[1]}\n{GENERATED[part[2]]()}\n{part[3]}", page)
+
+
+def write() -> None:
+    """Write the generated parts of all pages."""
+    for path in (Path(__file__).parents[1] / "reference").glob("*.md"):
+        path.write_text(filled(path.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    write()

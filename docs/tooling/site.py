@@ -1,8 +1,7 @@
 """Copies the pages of the documentation, builds the site by Zensical, and checks every link of the site.
 
 The sources are Markdown files with links that work in the repository. In the copies, a link to a page leads
-to the copy of this page, and a link to another file leads to a copy of this file. `reference.py` makes the
-text that replaces a line `<!-- generated: NAME -->`.
+to the copy of this page, and a link to another file leads to a copy of this file.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ from html.parser import HTMLParser
 from pathlib import Path, PurePosixPath
 from urllib.parse import unquote, urlsplit
 
-from docs.tooling.reference import GENERATED
 from wal_sink.builtin_targets import OWN
 
 ROOT = Path(__file__).parents[2]
@@ -36,12 +34,6 @@ OUTSIDE = {
 
 _LINK = re.compile(r"(?P<before>\]\()(?P<to>[^)\s]+)(?P<after>\))")
 _FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
-MARK = re.compile(r"^<!-- generated: (\w+) -->$", re.MULTILINE)
-"""A line that a generated part replaces."""
-
-
-_NOT_HERE = re.compile(r"\s+In the\s+repository\s+[^.:]+:\s+`make docs`\s+adds\s+\w+\.")
-"""A sentence about generated parts, which is only true in the repository."""
 
 
 class BrokenLinkError(Exception):
@@ -64,8 +56,7 @@ def assemble(folder: Path) -> list[str]:
     for page, source in pages.items():
         place = folder / page
         place.parent.mkdir(parents=True, exist_ok=True)
-        text = _NOT_HERE.sub("", (ROOT / source).read_text(encoding="utf-8"))
-        text = MARK.sub(lambda mark: GENERATED[mark[1]](), text)
+        text = (ROOT / source).read_text(encoding="utf-8")
         place.write_text(_linked(text, page, source, page_of, folder), encoding="utf-8")
     return list(pages)
 

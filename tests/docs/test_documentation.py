@@ -18,8 +18,7 @@ import pytest
 import typer
 
 import wal_sink
-from docs.tooling.reference import GENERATED, error_kinds, explanation
-from docs.tooling.site import MARK
+from docs.tooling.reference import GENERATED, error_kinds, explanation, filled
 from tests.cli.test_screens import STATUS
 from tests.support.quickstart import EXAMPLE, PAGE, README, quick_start
 from wal_sink.builtin_targets import OWN
@@ -69,38 +68,38 @@ def quoted(cell: str) -> list[str]:
     return re.findall(r"`([^`]+)`", cell)
 
 
+@pytest.mark.parametrize("name", GENERATED)
+def test_reference_has_its_generated_part_of_today(name: str) -> None:
+    page = text(Path("docs", "reference", f"{name}.md"))
+    assert f"<!-- generated: {name} -->" in page
+    if filled(page) != page:
+        pytest.fail("Run `python -m docs.tooling.reference`, and commit the pages.", pytrace=False)
+
+
+def test_reference_has_all_options_commands_errors_and_functions() -> None:
+    pages = {name: make() for name, make in GENERATED.items()}
+    options = rows(pages["options"])
+    assert [quoted(row[0])[0] for row in options if row[0] not in ("option", "---")] == [
+        name for struct in DECLARED for name in names(struct)
+    ]
+    assert all(cell for row in options for cell in row)
+    assert re.findall(r"^### wal-sink ([\w-]+)$", pages["commands"], re.MULTILINE) == [*COMMANDS]
+    for command in COMMANDS.values():
+        for parameter in command.params:
+            assert all(flag in pages["commands"] for flag in parameter.opts if flag[:2] == "--")
+    for kind in error_kinds():
+        assert f"## {kind.__name__}\n\nExit code {kind.exit_code}." in pages["errors"]
+    for name in wal_sink.__all__:
+        assert not name[0].islower() or f"### wal_sink.{name}\n" in pages["python"], name
+
+
 @pytest.mark.parametrize("kind", error_kinds(), ids=lambda kind: kind.__name__)
-def test_reference_has_meaning_and_remedy_of_each_error(kind: type[WalSinkError]) -> None:
-    """The docstring of an error is its entry in the reference: the meaning, then the remedy."""
+def test_docstring_of_an_error_has_meaning_and_remedy(kind: type[WalSinkError]) -> None:
+    """The docstring is the entry of the error in the reference."""
     meaning, remedy = explanation(kind)
     assert len(meaning.split()) > 8
     assert remedy.endswith(".")
     assert kind.exit_code in EXIT_CODES
-    assert f"## {kind.__name__}\n\nExit code {kind.exit_code}." in generated("errors")
-
-
-def test_reference_has_a_row_of_each_option() -> None:
-    page = rows(generated("options"))
-    assert [quoted(row[0])[0] for row in page if row[0] != "option" and row[0] != "---"] == [
-        name for struct in DECLARED for name in names(struct)
-    ]
-    assert all(cell for row in page for cell in row)
-
-
-def test_reference_has_each_command_with_its_flags() -> None:
-    page = generated("commands")
-    assert re.findall(r"^### wal-sink ([\w-]+)$", page, re.MULTILINE) == [*COMMANDS]
-    for name, command in COMMANDS.items():
-        _, _, part = page.partition(f"### wal-sink {name}\n")
-        shown = part.partition("\n### ")[0]
-        for parameter in command.params:
-            assert all(flag in shown for flag in parameter.opts if flag.startswith("--")), name
-
-
-def test_reference_of_python_has_every_public_name() -> None:
-    page = text(Path("docs", "reference", "python.md"))
-    listed = {name.rpartition(".")[2] for name in re.findall(r"^::: (\S+)$", page, re.MULTILINE)}
-    assert listed >= {name for name in wal_sink.__all__ if name[0].islower()} | {"Sink"}
 
 
 def test_figures_of_the_sizing_table_equal_their_constants() -> None:
@@ -115,12 +114,6 @@ def test_figures_of_the_sizing_table_equal_their_constants() -> None:
         assert int(number.replace(",", "")) * unit.get(name, 1) == value, source
         compared += 1
     assert compared > 8
-
-
-@cache
-def generated(name: str) -> str:
-    """Return a generated part of the reference, such as `errors`."""
-    return GENERATED[name]()
 
 
 @cache
@@ -301,7 +294,6 @@ def assert_leads_somewhere(page: Path, link: str) -> None:
     assert present.exists(), f"{page}: {link}"
     if anchor:
         content = present.read_text(encoding="utf-8")
-        content = MARK.sub(lambda mark: generated(mark[1]), content)
         headings = re.findall(r"^#+ (.*)$", content, re.MULTILINE)
         slugs = {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
         assert anchor in slugs | set(re.findall(r'<a id="([^"]+)">', content)), f"{page}: {link}"
