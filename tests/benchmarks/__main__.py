@@ -22,17 +22,14 @@ from tests.benchmarks.figures import (
     epochs,
     flush,
     jdbc,
-    long,
     memory,
     shapes,
     short,
     spark_sinks,
 )
-from tests.benchmarks.process import ROOT
 from tests.benchmarks.server import Server
 from tests.benchmarks.sizes import DEFAULT, QUICK, TINY
 
-PLOTS = ROOT / "build"
 _WIDTH = 140
 """The width of the tables if the output is not a terminal."""
 
@@ -54,9 +51,6 @@ PARTS: dict[str, Callable[[Bench], list[Figure]]] = {
     "memory": memory.memory,
 }
 
-LONG: dict[str, Callable[[Bench], list[Figure]]] = {"long": long.long}
-"""Parts that run only on request, since they take an hour."""
-
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
@@ -74,32 +68,20 @@ def main(
     only: Annotated[
         list[str] | None, typer.Option(help=f"A part: {', '.join(PARTS)}. Can be repeated.")
     ] = None,
-    long_run: Annotated[
-        bool,
-        typer.Option("--long", help="One query for an hour, and its curves; no other part."),
-    ] = False,
-    minutes: Annotated[
-        float | None, typer.Option(min=0.1, help="Where the long run ends at the latest.")
-    ] = None,
     rounds: Annotated[
         int | None, typer.Option(min=1, help="How often contenders take turns.")
     ] = None,
-    grouped: Annotated[int | None, typer.Option(min=1, help="Rows of the grouped runs.")] = None,
     json: Annotated[Path | None, typer.Option(help="File that gets everything as JSON.")] = None,
-    plots_in: Annotated[Path, typer.Option("--plots", help="Folder that gets the plots.")] = PLOTS,
 ) -> None:
     """Measure wal_sink and other sinks on the same rows and the same Cassandra node.
 
     The exit code is 1 if rows are missing or wrong, or if a part failed; missed targets do not change it.
     """
     sizes = TINY if tiny else QUICK if quick else DEFAULT
-    options = {"rounds": rounds, "side_rounds": rounds, "grouped": grouped}
-    sizes = msgspec.structs.replace(sizes, **{k: v for k, v in options.items() if v is not None})
-    if minutes is not None:
-        longer = msgspec.structs.replace(sizes.long, minutes=minutes)
-        sizes = msgspec.structs.replace(sizes, long=longer)
-    parts = [*(only or ([] if long_run else PARTS)), *(LONG if long_run else ())]
-    if unknown := set(parts) - {*PARTS, *LONG}:
+    if rounds is not None:
+        sizes = msgspec.structs.replace(sizes, rounds=rounds, side_rounds=rounds)
+    parts = only or [*PARTS]
+    if unknown := set(parts) - {*PARTS}:
         raise typer.BadParameter(f"{', '.join(unknown)}: there is {', '.join(PARTS)}")
     logging.getLogger("cassandra").setLevel(logging.ERROR)
     console = Console(highlight=False, width=max(_WIDTH, Console().width))
@@ -108,12 +90,12 @@ def main(
     figures: list[Figure] = []
     with tempfile.TemporaryDirectory(prefix="wal_sink-bench-") as folder, Server() as server:
         say = partial(console.print, soft_wrap=True)
-        bench = Bench(sizes, server, Path(folder), plots_in, say, with_connector=not tiny)
+        bench = Bench(sizes, server, Path(folder), say, with_connector=not tiny)
         try:
             for name in parts:
                 began = time.monotonic()
                 try:
-                    figures += {**PARTS, **LONG}[name](bench)
+                    figures += PARTS[name](bench)
                 except Exception:
                     logger.exception("part %s failed; the others go on", name)
                     bench.wrong.append(f"part {name} failed")
@@ -129,7 +111,6 @@ def main(
             "runs": msgspec.to_builtins(bench.runs),
             "figures": msgspec.to_builtins(figures),
             "wrong": bench.wrong,
-            "plots": [*map(str, bench.plotted)],
         },
         report.Report,
     )

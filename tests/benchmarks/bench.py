@@ -36,7 +36,6 @@ class Bench:
     """A benchmark.
 
     :param folder: the folder for checkpoints and logs.
-    :param plots: the folder for plots, which is made if there are any.
     :param say: prints a line of progress.
     :param with_connector: False leaves out the connector, whose jars are downloaded.
     """
@@ -46,17 +45,15 @@ class Bench:
         sizes: Sizes,
         server: Server,
         folder: Path,
-        plots: Path,
         say: Callable[[str], None],
         *,
         with_connector: bool = True,
     ) -> None:
         self.sizes, self.server, self.say = sizes, server, say
-        self.folder, self.plots = folder, plots
+        self.folder = folder
         self.runs: list[Run] = []
         self.wrong: list[str] = []
         """Runs that failed or whose rows are wrong."""
-        self.plotted: list[Path] = []
         self._with_connector = with_connector
         self._numbers = itertools.count()
 

@@ -22,31 +22,19 @@ def of(pid: int) -> float:
     return stat.own_s + stat.reaped_s if stat else 0.0
 
 
-def of_tree(root: int, without: int | None = None) -> float:
-    """Return the CPU seconds of a process and all its descendants.
-
-    :param without: the id of a child that is left out with its descendants.
-    """
-    return sum(stat.own_s + stat.reaped_s for stat in _tree(root, without).values())
-
-
-def below(root: int) -> set[int]:
-    """Return the ids of a process's descendants."""
-    return {*_tree(root)} - {root}
-
-
-def _tree(root: int, without: int | None = None) -> dict[int, _Stat]:
+def of_tree(root: int) -> float:
+    """Return the CPU seconds of a process and all its descendants."""
     stats = {pid: stat for pid in _pids() if (stat := _stat(pid))}
     children: dict[int, list[int]] = {}
     for pid, stat in stats.items():
         children.setdefault(stat.parent, []).append(pid)
-    tree, remaining = {}, [root]
+    seconds, remaining = 0.0, [root]
     while remaining:
         pid = remaining.pop()
-        if pid != without and pid in stats:
-            tree[pid] = stats[pid]
+        if pid in stats:
+            seconds += stats[pid].own_s + stats[pid].reaped_s
             remaining += children.get(pid, [])
-    return tree
+    return seconds
 
 
 def _pids() -> list[int]:
@@ -59,8 +47,7 @@ def _stat(pid: int) -> _Stat | None:
         text = Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):
         return None
-    fields = text.rpartition(")")[
-        2
-    ].split()  # the name of the program may contain blanks and parentheses
+    # The name of the program may contain blanks and parentheses.
+    fields = text.rpartition(")")[2].split()
     user, system, reaped_user, reaped_system = (int(field) / _TICKS for field in fields[11:15])
     return _Stat(int(fields[1]), user + system, reaped_user + reaped_system)

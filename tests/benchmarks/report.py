@@ -33,8 +33,6 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     figures: list[Figure]
     wrong: list[str]
     """Runs that failed or whose rows are wrong."""
-    plots: list[str]
-    """The files of the plots."""
 
 
 def machine() -> dict[str, object]:
@@ -58,8 +56,6 @@ def show(report: Report, console: Console) -> None:
     console.print(
         f"{verdicts.count(True)} targets met, {missed} missed, {unknown} not measured, of {len(verdicts)}"
     )
-    for path in report.plots:
-        console.print(f"plot: {path}", soft_wrap=True)
     for line in report.wrong:
         console.print(f"[red]failed, or rows are wrong:[/red] {line}", soft_wrap=True)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -21,7 +20,7 @@ Name = Literal["grouped", "scattered"]
 
 _VERSION = 1
 """The version of the files in the cache; increase it if their content changes."""
-_FILES_PER_EPOCH = 2  # one for each of Spark's two slots
+FILES_PER_EPOCH = 2  # one for each of Spark's two slots
 _CHUNK = 250_000
 _BEGIN_MS = 1_767_225_600_000  # 2026-01-01
 _WORDS = 4_096
@@ -50,14 +49,9 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
     """The number of partitions of the table; scattered rows have one each."""
 
     @property
-    def columns(self) -> Mapping[str, str]:
-        """The CQL types by column."""
-        return COLUMNS
-
-    @property
     def schema(self) -> str:
         """The columns, as a schema of Spark."""
-        return ", ".join(f"`{name}` {_SPARK[kind]}" for name, kind in self.columns.items())
+        return ", ".join(f"`{name}` {_SPARK[kind]}" for name, kind in COLUMNS.items())
 
     def table(self, ids: np.ndarray[Any, Any]) -> pa.Table:
         """Return the rows with these ids (int64)."""
@@ -91,7 +85,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
         if not folder.is_dir():
             hidden = folder.with_name(f".{name}-{os.getpid()}")
             hidden.mkdir(parents=True)
-            count = epochs * _FILES_PER_EPOCH
+            count = epochs * FILES_PER_EPOCH
             bounds = [self.rows * number // count for number in range(count + 1)]
             for number, (first, last) in enumerate(itertools.pairwise(bounds)):
                 path = hidden / f"{number:04}.parquet"
@@ -112,11 +106,6 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _AT = pa.timestamp("us", "UTC")
-
-
-def files_per_trigger() -> int:
-    """Return the value of `maxFilesPerTrigger`."""
-    return _FILES_PER_EPOCH
 
 
 def _mixed(ids: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

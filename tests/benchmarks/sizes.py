@@ -7,21 +7,6 @@ from typing import Any
 import msgspec
 
 
-class Long(msgspec.Struct, frozen=True, kw_only=True):
-    """The size of the long run."""
-
-    epochs: int
-    """The number of epochs."""
-    rows: int
-    """The rows of an epoch."""
-    minutes: float
-    """The time limit."""
-    warm_up: int
-    """The number of epochs without samples, in which worker processes start."""
-    sample_s: float
-    """The time between two samples."""
-
-
 class Sizes(msgspec.Struct, frozen=True, kw_only=True):
     """The sizes of all parts: numbers of rows, of epochs, and seconds."""
 
@@ -42,7 +27,6 @@ class Sizes(msgspec.Struct, frozen=True, kw_only=True):
     """The number of small pending epochs, and the rows of each."""
     memory: int
     pause_s: float
-    long: Long
 
 
 _SIZES: dict[str, tuple[Any, Any, Any]] = {
@@ -57,11 +41,6 @@ _SIZES: dict[str, tuple[Any, Any, Any]] = {
     "pending": ((1_000, 1_000), (50, 100), (10, 20)),
     "memory": (5_000_000, 200_000, 8_000),
     "pause_s": (30, 5, 2),
-    "long": (
-        Long(epochs=10_000, rows=10_000, minutes=75, warm_up=20, sample_s=5),
-        Long(epochs=300, rows=10_000, minutes=5, warm_up=10, sample_s=2),
-        Long(epochs=20, rows=1_000, minutes=1, warm_up=3, sample_s=0.5),
-    ),
 }
 """The sizes without an option, with `--quick`, and with `--tiny`."""
 DEFAULT, QUICK, TINY = (

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from cassandra.concurrent import execute_concurrent_with_args
 
 from tests.benchmarks.contenders.contender import Store
-from tests.benchmarks.rows import Source, Totals
+from tests.benchmarks.rows import COLUMNS, Source, Totals
 from wal_sink.demo.cassandra import EmbeddedCassandra, Node
 
 _ROWS_A_REQUEST = 40_000
@@ -28,25 +27,21 @@ class RowsWrong(Exception):
 
 
 class Table:
-    """A new table.
+    """A new table with `COLUMNS`, of which `device` is the partition key and `id` the clustering column."""
 
-    :param columns: the CQL types by column; `device` is the partition key, `id` the clustering column.
-    """
-
-    def __init__(self, server: Node, columns: Mapping[str, str]) -> None:
+    def __init__(self, server: Node) -> None:
         self.server = server
-        self.columns = columns
         self.name = f"rows_{next(_numbers)}"
         self.where = f"{KEYSPACE}.{self.name}"
-        typed = ", ".join(f"{name} {kind}" for name, kind in columns.items())
+        typed = ", ".join(f"{name} {kind}" for name, kind in COLUMNS.items())
         server.create_keyspace(KEYSPACE)
         server.execute(f"CREATE TABLE {self.where} ({typed}, PRIMARY KEY (device, id))")
 
     @property
     def insert(self) -> str:
         """The INSERT statement of a row."""
-        marks = ", ".join("?" for _ in self.columns)
-        return f"INSERT INTO {self.where} ({', '.join(self.columns)}) VALUES ({marks})"
+        marks = ", ".join("?" for _ in COLUMNS)
+        return f"INSERT INTO {self.where} ({', '.join(COLUMNS)}) VALUES ({marks})"
 
     def drop(self) -> None:
         """Drop the table."""
@@ -59,7 +54,7 @@ class Table:
         """
         self.check_totals(source.totals())
         ids = np.unique(np.linspace(0, source.rows - 1, min(source.rows, _SAMPLE)).astype(np.int64))
-        names = ", ".join(self.columns)
+        names = ", ".join(COLUMNS)
         select = f"SELECT {names} FROM {self.where} WHERE device = ? AND id = ?"
         wanted = source.table(ids).to_pylist()
         keys = [(row["device"], row["id"]) for row in wanted]
@@ -75,7 +70,7 @@ class Table:
 
         :raises RowsWrong: if they differ.
         """
-        others = [name for name in self.columns if name not in {"device", "id"}]
+        others = [name for name in COLUMNS if name not in {"device", "id"}]
         counts = ", ".join(f"count({name})" for name in others)
         select = (
             f"SELECT count(*), sum(id), sum(amount), {counts} FROM {self.where}"
@@ -97,9 +92,7 @@ class Table:
 
 def cassandra(server: EmbeddedCassandra, source: Source) -> Store:
     """Return a node as the store of a source."""
-    return Store(
-        source.shape, lambda: Table(server, source.columns), Table.check, Table.drop, server
-    )
+    return Store(source.shape, lambda: Table(server), Table.check, Table.drop, server)
 
 
 def _ranges(number: int) -> list[tuple[int, int]]:

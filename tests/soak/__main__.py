@@ -43,10 +43,7 @@ def main() -> int:
     console = Console(highlight=False, width=max(_WIDTH, Console().width))
     console.print(f"seed {args.seed}")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that child processes are ended
-    for archive in (
-        SPARK,
-        CASSANDRA,
-    ):  # makes starts faster if the tests have made the archives
+    for archive in (SPARK, CASSANDRA):  # starts are faster if the tests have made the archives
         os.environ.setdefault(archive.variable, archive.options)
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="wal_sink-soak-") as folder:

@@ -7,9 +7,10 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+import matplotlib as mpl
+from matplotlib.figure import Figure
 from rich.table import Table
 
-from tests.benchmarks import drawing
 from tests.soak.cluster import KINDS, TARGETS, VICTIMS, ClusterOutcome
 
 _COLOURS = dict(zip(KINDS, ("#d62728", "#8c8c8c", "#1f6fb4"), strict=True))
@@ -49,18 +50,19 @@ def tables(outcome: ClusterOutcome) -> Iterator[Table]:
 
 def draw(path: Path, outcome: ClusterOutcome) -> None:
     """Draw the produced and the visible rows over time, with the faults."""
-    figure, (rows, faults) = drawing.grid(2, 1, (10, 6))
-    samples = outcome.samples
-    at_s = [sample.at_s for sample in samples]
-    drawing.curve(rows, "committed in the topic", at_s, [sample.produced for sample in samples])
+    figure = Figure(figsize=(10, 6), layout="constrained")
+    rows, faults = figure.subplots(2, 1, sharex=True)
+    at_s = [sample.at_s for sample in outcome.samples]
+    rows.plot(at_s, [sample.produced for sample in outcome.samples], label="committed in the topic")
     for name, title in TARGETS.items():
-        visible = [sample.visible.get(name, 0) for sample in samples]
-        drawing.curve(rows, f"visible in {title}", at_s, visible)
-    drawing.legend(rows)
-    drawing.label(rows, "a query with three targets while everything under it dies", up="rows")
-    for kind, colour in reversed(
-        _COLOURS.items()
-    ):  # long faults are drawn first, below the short ones
+        visible = [sample.visible.get(name, 0) for sample in outcome.samples]
+        rows.plot(at_s, visible, label=f"visible in {title}")
+    rows.set_title("a query with three targets while everything under it dies", fontsize=10)
+    rows.set_ylabel("rows", fontsize=9)
+    rows.yaxis.set_major_formatter("{x:,.6g}")
+    rows.legend(frameon=False, fontsize=9)
+    # Long faults are drawn first, below the short ones.
+    for kind, colour in reversed(_COLOURS.items()):
         of_kind = [fault for fault in outcome.faults if fault.kind == kind]
         faults.barh(
             [VICTIMS.index(fault.victim) for fault in of_kind],
@@ -72,6 +74,8 @@ def draw(path: Path, outcome: ClusterOutcome) -> None:
     faults.set_xlabel("seconds", fontsize=9)
     faults.set_yticks(range(len(VICTIMS)), VICTIMS, fontsize=9)
     faults.invert_yaxis()
-    faults.spines[["top", "right"]].set_visible(False)
     faults.legend(frameon=False, fontsize=9, ncols=3, loc="upper center", bbox_to_anchor=(0.5, 1.2))
-    drawing.save(figure, path)
+    for axes in (rows, faults):
+        axes.spines[["top", "right"]].set_visible(False)
+    with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "wal_sink"}):
+        figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)

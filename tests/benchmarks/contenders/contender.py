@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from tests.benchmarks.rows import Source, files_per_trigger
+from tests.benchmarks.rows import FILES_PER_EPOCH, Source
 from wal_sink.demo.server import Child
 
 
@@ -50,7 +50,7 @@ class Stream:
     def rows(self) -> DataFrame:
         """Return the stream."""
         stream = self.spark.readStream.schema(self.source.schema)
-        files = stream.option("maxFilesPerTrigger", files_per_trigger())
+        files = stream.option("maxFilesPerTrigger", FILES_PER_EPOCH)
         return files.parquet(str(self.source.files(self.epochs)))
 
     def run(self, writer: DataStreamWriter) -> None:

@@ -10,19 +10,13 @@ from pathlib import Path
 from pyspark.sql.streaming.query import StreamingQuery
 
 import wal_sink
-from state_backends import open_backend
 from tests.benchmarks import small_epochs
 from tests.benchmarks.bench import Bench
 from tests.benchmarks.contenders import counting, ours
 from tests.benchmarks.figure import Figure, at_most, figure, p99
 from tests.benchmarks.prober import Prober
-from tests.benchmarks.rows import COLUMNS
-from tests.benchmarks.server import Server
 from tests.benchmarks.small_epochs import MicroBatch
-from tests.benchmarks.table import KEYSPACE, Table
-from wal_sink.checkpoint.checkpoint import Checkpoint, committed_us
-from wal_sink.model.state import State
-from wal_sink.wal.store import read_record
+from tests.benchmarks.table import Table
 
 _SKIPPED = 3
 """The number of first epochs that do not count, since worker processes start in them."""
@@ -30,7 +24,6 @@ _WARM_UP = 3
 """The epochs before those that `latency` measures, as a multiple of them. The JVMs of Spark and of the node
 compile their code in these epochs, which takes CPU from the query.
 """
-_CONDITIONAL = 100
 
 
 def latency(bench: Bench) -> list[Figure]:
@@ -38,14 +31,14 @@ def latency(bench: Bench) -> list[Figure]:
     first = _SKIPPED + _WARM_UP * bench.sizes.epochs
     last = first + bench.sizes.epochs - 1
     bench.say(f"latency, {bench.sizes.epochs} epochs after {first}")
-    checkpoint, table = bench.new_folder(), Table(bench.server, COLUMNS)
+    checkpoint, table = bench.new_folder(), Table(bench.server)
     prober = Prober(table, checkpoint, first, last)
     try:
         _ours(bench, table, checkpoint, lambda query: small_epochs.await_epoch(query, last))
         ms = sorted(1_000 * seconds for seconds in prober.seconds())
     finally:
         prober.kill()
-    note = f"{len(ms)} epochs, {ms[0]:.0f} to {ms[-1]:.0f} ms; {_stages(bench, checkpoint, first)}"
+    note = f"{len(ms)} epochs, {ms[0]:.0f} to {ms[-1]:.0f} ms"
     return [
         figure(
             "latency: commits/N to visible, median",
@@ -58,44 +51,13 @@ def latency(bench: Bench) -> list[Figure]:
     ]
 
 
-def _stages(bench: Bench, checkpoint: Path, first: int) -> str:
-    """Return a note with the median time from `commits/N` to the mark."""
-    query_id = Checkpoint(open_backend(str(checkpoint))).query_id()
-    store = open_backend(f"{checkpoint}/wal_sink/{query_id}")
-    states = [read_record(store, State, path) for path in store.list("state/")]
-    marks = {state.targets[0].mark.epoch: state.targets[0].mark for state in states if state}
-    marked = [
-        (mark.at_us - committed_us(checkpoint.as_uri(), epoch, 0)) / 1_000
-        for epoch, mark in marks.items()
-        if epoch >= first
-    ]
-    return (
-        f"{statistics.median(marked):.0f} ms until it is marked (median of {len(marked)}); the server takes"
-        f" {_conditional_ms(bench.server):.1f} ms for a conditional update alone"
-    )
-
-
-def _conditional_ms(server: Server) -> float:
-    """Return the median duration of a conditional update on an idle server."""
-    table = f"{KEYSPACE}.conditional"
-    server.execute(f"CREATE TABLE IF NOT EXISTS {table} (id int PRIMARY KEY, n int)")
-    server.execute(f"INSERT INTO {table} (id, n) VALUES (0, 0) IF NOT EXISTS")
-    statement = server.session().prepare(f"UPDATE {table} SET n = 0 WHERE id = 0 IF n = 0")
-    taken_ms = []
-    for _ in range(_CONDITIONAL):
-        began_s = time.perf_counter()
-        server.session().execute(statement)
-        taken_ms.append(1_000 * (time.perf_counter() - began_s))
-    return statistics.median(taken_ms)
-
-
 def overhead(bench: Bench) -> list[Figure]:
     """Measure how much longer a micro-batch takes than with a sink that only counts."""
     epochs = bench.sizes.epochs // bench.sizes.rounds + _SKIPPED
     bench.say(f"overhead, {bench.sizes.rounds} rounds of 2 x {epochs} epochs")
     values, note = [], ""
     for _ in range(bench.sizes.rounds):
-        table = Table(bench.server, COLUMNS)
+        table = Table(bench.server)
         mine = _ours(
             bench,
             table,
@@ -123,7 +85,7 @@ def outage(bench: Bench) -> list[Figure]:
         away.append(time.time())
         bench.server.resume()
 
-    table = Table(bench.server, COLUMNS)
+    table = Table(bench.server)
     batches = _ours(bench, table, bench.new_folder(), pause)
     normal = [batch for batch in batches if batch.began_s + batch.ms / 1_000 < away[0]]
     during = [batch for batch in batches if away[0] < batch.began_s < away[1]]

@@ -47,15 +47,10 @@ def pending(bench: Bench) -> list[Figure]:
     numbers = range(bench.sizes.side_rounds)
     pairs = [[flushed(bench, source, n, number) for n in (1, epochs)] for number in numbers]
     time = [many.seconds / one.seconds for one, many in pairs if one and many]
+    cpu = [many.client_us / one.client_us for one, many in pairs if one and many]
     epochs_compared = f"{epochs:,} epochs of {rows:,} over one of as many rows"
     return [
-        figure(
-            f"pending: client CPU, {epochs_compared}",
-            _growth(pairs),
-            "x",
-            at_most(1.5),
-            _excess(pairs, epochs),
-        ),
+        figure(f"pending: client CPU, {epochs_compared}", cpu, "x", at_most(1.5)),
         figure(f"pending: time, {epochs_compared}", time, "x", at_most(2)),
     ]
 
@@ -78,21 +73,3 @@ def _of_size(bench: Bench, rows: int) -> Source:
     """Return a source whose partitions are as large as those of the grouped run."""
     rows_each = max(1, bench.sizes.grouped // PARTITIONS)
     return Source(shape="grouped", rows=rows, partitions=max(1, rows // rows_each))
-
-
-def _excess(pairs: list[list[Run | None]], epochs: int) -> str:
-    """Return a note with the cost of an epoch without its rows, in the last round."""
-    one, many = pairs[-1]
-    if not one or not many:
-        return ""
-    return (
-        f"rows {1e3 * one.client_cpu_s / epochs:.2f} + epoch"
-        f" {1e3 * (many.client_cpu_s - one.client_cpu_s) / epochs:.2f} ="
-        f" {1e3 * many.client_cpu_s / epochs:.2f} ms of client CPU for each of {epochs:,};"
-        f" of the server {1e3 * many.server_cpu_s / epochs:.2f}, for one large epoch"
-        f" {1e3 * one.server_cpu_s / epochs:.2f}"
-    )
-
-
-def _growth(pairs: list[list[Run | None]]) -> list[float]:
-    return [large.client_us / small.client_us for small, large in pairs if small and large]

@@ -15,7 +15,7 @@ from tests.benchmarks.contenders.ours import NAME
 from tests.benchmarks.figure import Figure, Target, at_least
 from tests.benchmarks.figures.rounds import rounds
 from tests.benchmarks.figures.spark_sinks import figures, sink
-from tests.benchmarks.rows import Source
+from tests.benchmarks.rows import COLUMNS, Source
 from tests.benchmarks.table import RowsWrong
 from tests.sql.mariadb import MariaDb
 from wal_sink.demo.postgresql import Server
@@ -148,7 +148,7 @@ def _compare(
     :param pairs: (ours, other, target of the rows a second).
     """
     source = Source(shape="grouped", rows=bench.sizes.scattered)
-    typed = ", ".join(f"{name} {database.types[kind]}" for name, kind in source.columns.items())
+    typed = ", ".join(f"{name} {database.types[kind]}" for name, kind in COLUMNS.items())
 
     def make(mode: str) -> str:
         table = bench.new_name(mode)

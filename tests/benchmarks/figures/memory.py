@@ -18,7 +18,7 @@ def memory(bench: Bench) -> list[Figure]:
     source = Source(shape="grouped", rows=bench.sizes.memory)
     warm_up = Source(shape="grouped", rows=source.rows // 20)
     bench.say(f"memory, {source.rows:,} rows in one epoch")
-    table, warm_up_table = (Table(bench.server, item.columns) for item in (source, warm_up))
+    table, warm_up_table = Table(bench.server), Table(bench.server)
     config = Config(
         folder=str(bench.new_folder()),
         source=source,

@@ -31,9 +31,8 @@ def short(bench: Bench) -> list[Figure]:
     """Compare CPU and time of a short job, in an application for each contender and round."""
     source = Source(shape="grouped", rows=_EPOCHS * SMALL, partitions=10)
     bench.say(f"short, {bench.sizes.rounds} rounds of {_EPOCHS} epochs of {SMALL:,} rows")
-    for (
-        package
-    ) in _COMPILED:  # PYTHONDONTWRITEBYTECODE may be set, so processes would compile again
+    # PYTHONDONTWRITEBYTECODE may be set, and each process would compile again.
+    for package in _COMPILED:
         compileall.compile_dir(ROOT / package, quiet=1)
     rounds: list[dict[str, Taken]] = []
     for number in range(bench.sizes.rounds):
@@ -54,7 +53,7 @@ def short(bench: Bench) -> list[Figure]:
 
 def _taken(bench: Bench, source: Source, api: str) -> Taken:
     """Run an application of one contender, and check the table."""
-    table = Table(bench.server, source.columns)
+    table = Table(bench.server)
     config = Config(
         api=api,
         files=str(source.files(_EPOCHS)),
