@@ -22,8 +22,7 @@ from tests.sql.mariadb import database, mariadb  # noqa: F401 - fixtures
 from tests.support import order
 from tests.support.class_archive import CASSANDRA, SPARK
 from tests.support.s3 import s3  # noqa: F401 - a fixture
-from tests.support.servers import docker
-from tests.support.servers.cassandra_container import IMAGE
+from tests.support.servers.cassandra_container import DockerNotUsable, find_engine
 from tests.support.spark_fixtures import sessions, sibling, spark  # noqa: F401 - fixtures
 from wal_sink.demo.kafka import Broker
 from wal_sink.flush import flusher
@@ -79,8 +78,8 @@ os.environ.setdefault("SPARK_DAEMON_JAVA_OPTS", SPARK.options)
 def pytest_report_header() -> str:
     """Return whether tests marked `docker` are skipped, and why."""
     try:
-        docker.find(IMAGE)
-    except docker.DockerNotUsable as error:
+        find_engine()
+    except DockerNotUsable as error:
         return f"docker: tests so marked are skipped, since {error.what}"
     return "docker: tests so marked run"
 

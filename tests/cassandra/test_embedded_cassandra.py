@@ -6,13 +6,14 @@ import contextlib
 import socket
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.cassandra.node_contract import NodeContract
 from tests.support.waiting import eventually
-from wal_sink.demo.cassandra import EmbeddedCassandra, Node
+from wal_sink.demo.cassandra import EmbeddedCassandra
 from wal_sink.demo.maven import JavaNotFound
 from wal_sink.demo.server import DidNotStart
 
@@ -43,20 +44,71 @@ def pids_naming(folder: Path) -> list[int]:
     return result
 
 
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCassandra]:
+    """Run a node that tests stop, kill and pause."""
+    with EmbeddedCassandra(tmp_path_factory.mktemp("node")) as node:
+        node.create_keyspace("kept")
+        node.execute("CREATE TABLE kept.rows (id int PRIMARY KEY, value text)")
+        node.execute("INSERT INTO kept.rows (id, value) VALUES (1, 'one')")
+        yield node
+
+
 @pytest.mark.test_all
-class TestEmbeddedCassandra(NodeContract):
-    """The embedded node, with a folder that is kept."""
+def test_acknowledged_row_survives_kill_of_a_paused_node(node: EmbeddedCassandra) -> None:
+    port, (process,) = node.port, pids_naming(node.folder)
+    assert node.start() is node, "starting a running node changes nothing"
+    node.execute("INSERT INTO kept.rows (id, value) VALUES (2, 'acknowledged')")
+    node.pause()
+    node.kill()
+    assert not node.running
+    assert pids_naming(node.folder) == []
+    with pytest.raises(RuntimeError, match="not running"):
+        node.execute("SELECT * FROM kept.rows")
+    node.start()
+    assert node.port == port
+    assert pids_naming(node.folder) != [process]
+    assert node.execute("SELECT value FROM kept.rows WHERE id = 2") == [("acknowledged",)]
 
-    def new(self, folder: Path, **settings: object) -> EmbeddedCassandra:
-        return EmbeddedCassandra(folder, settings=settings)
 
-    def processes(self, node: Node) -> list[int]:
-        assert isinstance(node, EmbeddedCassandra)
-        return pids_naming(node.folder)
+@pytest.mark.test_all
+def test_paused_node_answers_only_after_it_resumes(node: EmbeddedCassandra) -> None:
+    session = node.session()
+    node.pause()
+    assert node.running
+    pending = session.execute_async("SELECT value FROM kept.rows WHERE id = 1")
+    answered = threading.Event()
+    pending.add_callbacks(lambda rows: answered.set(), lambda error: answered.set())
+    assert not answered.wait(1)
+    node.resume()
+    assert answered.wait(10)
+    assert pending.result().one() == ("one",)
 
-    def log(self, node: Node) -> str:
-        assert isinstance(node, EmbeddedCassandra)
-        return node.log.read_text()
+
+@pytest.mark.test_all
+def test_paused_node_stops_by_a_regular_shutdown(node: EmbeddedCassandra) -> None:
+    """A second stop and two calls of `close` change nothing."""
+    node.pause()
+    node.stop()
+    assert not node.running
+    assert "Cassandra shutdown complete" in node.log.read_text()[-2000:]
+    node.stop()
+    node.start()
+    assert node.execute("SELECT value FROM kept.rows WHERE id = 1") == [("one",)]
+    node.close()
+    assert pids_naming(node.folder) == []
+    node.close()
+
+
+def test_taken_port_is_refused(tmp_path: Path) -> None:
+    node = EmbeddedCassandra(tmp_path)
+    with (
+        socket.create_server((node.host, node.port)),
+        pytest.raises(DidNotStart, match=str(node.port)),
+    ):
+        node.start()
+    assert not node.running
+    node.close()
 
 
 def listening_on(pid: int) -> list[tuple[str, int]]:
@@ -125,6 +177,7 @@ def test_java_options_come_from_the_environment(monkeypatch: pytest.MonkeyPatch)
     """The variable is that of Cassandra's own scripts. The error names an option that Java refuses."""
     monkeypatch.setenv("JVM_EXTRA_OPTS", "-Dharmless='two words' -XX:+NoSuchOption")
     node = EmbeddedCassandra()
-    with pytest.raises(DidNotStart, match="Unrecognized VM option 'NoSuchOption'"):
+    with pytest.raises(DidNotStart, match="Unrecognized VM option 'NoSuchOption'") as caught:
         node.start()
+    assert "first error in the lines above" in caught.value.remedy
     node.close()

@@ -13,8 +13,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.servers import docker
-from tests.support.servers.cassandra_container import VARIABLE, Choice, choose
+from tests.support.servers.cassandra_container import VARIABLE, Choice, choose, find_engine
 from wal_sink.demo.cassandra import Node
 from wal_sink.errors import WalSinkError
 
@@ -29,7 +28,7 @@ _CHOICE = pytest.StashKey[Choice]()
 def pytest_configure(config: pytest.Config) -> None:
     """Choose the node, before any test is collected; start nothing."""
     try:
-        config.stash[_CHOICE] = choose(os.environ.get(VARIABLE, "auto"), docker.find)
+        config.stash[_CHOICE] = choose(os.environ.get(VARIABLE, "auto"), find_engine)
     except WalSinkError as error:
         raise pytest.UsageError(str(error)) from error
 
