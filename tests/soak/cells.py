@@ -27,7 +27,8 @@ docs/protocol/README.md#where-cassandra-differs.
 """
 
 Key = tuple[int, ...]
-KEYS = {"customers": ("day", "customer_id")}
+TABLE_KEY, ROW_KEY = ("day", "customer_id"), ("day", "customerId")
+"""The columns of the primary key, in the table and in the DataFrame."""
 
 
 class Cell(NamedTuple):
@@ -100,11 +101,11 @@ def _names(segment: pa.Table) -> list[str]:
 
 
 class Expected(NamedTuple):
-    """The expected content of the tables, and the faults of the log."""
+    """The expected content of the table, and the faults of the log."""
 
-    cells: dict[str, dict[Key, dict[str, Cell]]]
-    deleted: dict[str, dict[Key, int]]
-    """The write timestamp of the newest delete of each key, by table."""
+    cells: dict[Key, dict[str, Cell]]
+    deleted: dict[Key, int]
+    """The write timestamp of the newest delete of each key."""
     bad: int
     """The number of rows that the tasks must refuse."""
     late: int
@@ -123,8 +124,8 @@ def expected(
 
     :param refused_us: the write timestamps of the rows that the server has refused.
     """
-    cells: dict[str, dict[Key, dict[str, Cell]]] = {table: defaultdict(dict) for table in KEYS}
-    deleted: dict[str, dict[Key, int]] = {table: {} for table in KEYS}
+    cells: dict[Key, dict[str, Cell]] = defaultdict(dict)
+    deleted: dict[Key, int] = {}
     attempts = defaultdict(set)
     bad, late = 0, list[dict[str, Any]]()
     stamps = Counter(row.us for row in rows if not row.refused)
@@ -132,9 +133,8 @@ def expected(
     wrong += _not_once(changes, rows)
     for row in rows:
         if row.is_delete:
-            for table, keys in KEYS.items():
-                key = tuple(row.values[_NAMES.get(name, name)] for name in keys)
-                deleted[table][key] = max(row.us, deleted[table].get(key, 0))
+            key = tuple(row.values[name] for name in ROW_KEY)
+            deleted[key] = max(row.us, deleted.get(key, 0))
             continue
         attempts[row.epoch].add(row.values["attempt"])
         change = changes[row.values["seq"]]
@@ -146,13 +146,10 @@ def expected(
         if row.us in refused_us:
             late.append(change)
             continue
-        for table, keys in KEYS.items():
-            values = _values(change, row)
-            key = tuple(values.pop(name) for name in keys)
-            for name, value in values.items():
-                present = cells[table][key].get(name)
-                if present is None or present.us < row.us:
-                    cells[table][key][name] = Cell(row.us, value, _second(change["expires"]))
+        merged = cells[tuple(change[name] for name in ROW_KEY)]
+        for name, value in _values(change, row).items():
+            if name not in merged or merged[name].us < row.us:
+                merged[name] = Cell(row.us, value, _second(change["expires"]))
     wrong += [f"change {item['seq']} was refused" for item in late if not is_long(item)]
     mixed = sorted(epoch for epoch, words in attempts.items() if len(words) > 1)
     epochs = len({row.epoch for row in rows})
@@ -175,14 +172,9 @@ def _not_once(changes: Sequence[dict[str, Any]], rows: Sequence[Logged]) -> list
     return [f"{item} is missing" for item in missing] + [f"{item} is extra" for item in extra]
 
 
-_NAMES = {"customer_id": "customerId"}
-
-
 def _values(change: dict[str, Any], row: Logged) -> dict[str, Any]:
-    """Return the values that a change writes; a null leaves its cell unchanged."""
+    """Return the values that a change writes, without its key; a null leaves its cell unchanged."""
     values = {
-        "customer_id": change["customerId"],
-        "day": change["day"],
         "amount": Decimal(change["amount"]),
         "points": int(change["points"]),
         "device": uuid.UUID(bytes=change["device"]),
@@ -222,16 +214,16 @@ class CellVerdict(NamedTuple):
         return not any(self[2:7])
 
 
-Found = dict[str, dict[Key, dict[str, tuple[Any, int, tuple[int, int] | None]]]]
-"""For each table, key and column: the value, the write timestamp, and the first and last second at which the
+Found = dict[Key, dict[str, tuple[Any, int, tuple[int, int] | None]]]
+"""For each key and column: the value, the write timestamp, and the first and last second at which the
 cell may expire, since a read takes time.
 """
 
 
-def compare(wanted: Expected, tables: Found, now_s: float) -> CellVerdict:
+def compare(wanted: Expected, table: Found, now_s: float) -> CellVerdict:
     """Compare every cell.
 
-    :param now_s: the time at which the tables were read; no cell may expire within seconds of it.
+    :param now_s: the time at which the table was read; no cell may expire within seconds of it.
     """
     counts: Counter[str] = Counter()
     examples: list[str] = []
@@ -241,37 +233,34 @@ def compare(wanted: Expected, tables: Found, now_s: float) -> CellVerdict:
         if sum(example.startswith(what) for example in examples) < 5:
             examples.append(f"{what}: {text}")
 
-    for table in KEYS:
-        living = _living(wanted, table, now_s)
-        present = {
-            (key, name): cell
-            for key, cells in tables[table].items()
-            for name, cell in cells.items()
-        }
-        counts["expected"] += len(living)
-        counts["found"] += len(present)
-        for where in living.keys() - present.keys():
-            note("missing", (table, where, living[where]))
-        for where in present.keys() - living.keys():
-            note("extra", (table, where, present[where]))
-        for where in living.keys() & present.keys():
-            value, us, ends = present[where]
-            cell = living[where]
-            if value != cell.value:
-                note("values", (table, where, cell, present[where]))
-            if us != cell.us:
-                note("times", (table, where, cell, present[where]))
-            if ends is None or not ends[0] - _ON_ITS_WAY_S <= cell.ends_s <= ends[1] + 1:
-                note("ttls", (table, where, cell, present[where]))
-    names = ("expected", "found", "missing", "extra", "values", "times", "ttls")
-    return CellVerdict(**{name: counts[name] for name in names}, examples=tuple(examples))
+    living = _living(wanted, now_s)
+    present = {(key, name): cell for key, cells in table.items() for name, cell in cells.items()}
+    for where in living.keys() - present.keys():
+        note("missing", (where, living[where]))
+    for where in present.keys() - living.keys():
+        note("extra", (where, present[where]))
+    for where in living.keys() & present.keys():
+        cell, (value, us, ends) = living[where], present[where]
+        if value != cell.value:
+            note("values", (where, cell, present[where]))
+        if us != cell.us:
+            note("times", (where, cell, present[where]))
+        if ends is None or not ends[0] - _ON_ITS_WAY_S <= cell.ends_s <= ends[1] + 1:
+            note("ttls", (where, cell, present[where]))
+    names = ("missing", "extra", "values", "times", "ttls")
+    return CellVerdict(
+        expected=len(living),
+        found=len(present),
+        **{name: counts[name] for name in names},
+        examples=tuple(examples),
+    )
 
 
-def _living(wanted: Expected, table: str, now_s: float) -> dict[tuple[Key, str], Cell]:
+def _living(wanted: Expected, now_s: float) -> dict[tuple[Key, str], Cell]:
     """Return the cells that no newer delete covers and that have not expired."""
     return {
         (key, name): cell
-        for key, cells in wanted.cells[table].items()
+        for key, cells in wanted.cells.items()
         for name, cell in cells.items()
-        if cell.us > wanted.deleted[table].get(key, 0) and cell.ends_s > now_s
+        if cell.us > wanted.deleted.get(key, 0) and cell.ends_s > now_s
     }

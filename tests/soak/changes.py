@@ -99,10 +99,8 @@ class Changes(Background):
 
 _GOOD = {"customerId": 0, "op": "U", "amount": "1", "device": bytes(16)}
 _BAD: list[dict[str, Any]] = [
-    {
-        "op": "U",
-        "customerId": None,
-    },  # a delete without the customer would delete all customers of a day
+    # A delete without the customer would delete all customers of a day.
+    {"op": "U", "customerId": None},
     {"op": "?"},
     {"op": "U", "amount": "twelve"},
     {"op": "U", "device": b"short"},

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import wal_sink
 from tests.soak.cells import (
-    KEYS,
+    TABLE_KEY,
     CellVerdict,
     Expected,
     Found,
@@ -228,34 +228,28 @@ class FeaturesSoak:
 
     def _found(self) -> Found:
         """Read every cell, with its write timestamp and its TTL."""
-        cells: Found = {}
-        for table, keys in KEYS.items():
-            described = self._node.execute(
-                "SELECT column_name, kind FROM system_schema.columns"
-                f" WHERE keyspace_name = '{KEYSPACE}' AND table_name = '{table}'"
-            )
-            names = [row.column_name for row in described if row.kind == "regular"]
-            of_each = ", ".join(
-                f"{n}, writetime({n}) AS us_{n}, ttl({n}) AS ttl_{n}" for n in names
-            )
-            began_s = time.time()
-            rows = self._node.execute(
-                f"SELECT {', '.join(keys)}, {of_each} FROM {KEYSPACE}.{table}"
-            )
-            ended_s = time.time()
-            cells[table] = {
-                tuple(getattr(row, key) for key in keys): {
-                    name: (
-                        getattr(row, name),
-                        getattr(row, f"us_{name}"),
-                        _ends(getattr(row, f"ttl_{name}"), began_s, ended_s),
-                    )
-                    for name in names
-                    if getattr(row, name) is not None
-                }
-                for row in rows
+        described = self._node.execute(
+            "SELECT column_name, kind FROM system_schema.columns"
+            f" WHERE keyspace_name = '{KEYSPACE}' AND table_name = 'customers'"
+        )
+        names = [row.column_name for row in described if row.kind == "regular"]
+        columns = [f"{n}, writetime({n}) AS us_{n}, ttl({n}) AS ttl_{n}" for n in names]
+        select = f"SELECT {', '.join((*TABLE_KEY, *columns))} FROM {KEYSPACE}.customers"
+        began_s = time.time()
+        rows = self._node.execute(select)
+        ended_s = time.time()
+        return {
+            tuple(getattr(row, key) for key in TABLE_KEY): {
+                name: (
+                    getattr(row, name),
+                    getattr(row, f"us_{name}"),
+                    _ends(getattr(row, f"ttl_{name}"), began_s, ended_s),
+                )
+                for name in names
+                if getattr(row, name) is not None
             }
-        return cells
+            for row in rows
+        }
 
 
 def _ends(ttl_s: int | None, began_s: float, ended_s: float) -> tuple[int, int] | None:

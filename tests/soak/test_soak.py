@@ -111,8 +111,8 @@ def test_checker_compares_each_cell(
         "tag": Cell(3_000, "over", 900),
     }
     expected = Expected(
-        cells={"customers": {KEY: wanted}},
-        deleted={"customers": {KEY: 1_000}},
+        cells={KEY: wanted},
+        deleted={KEY: 1_000},
         bad=0,
         late=0,
         wrong=[],
@@ -125,7 +125,7 @@ def test_checker_compares_each_cell(
         del present[column]
     else:
         present[column] = cell
-    cells = compare(expected, {"customers": {KEY: present}}, now_s=1_000)
+    cells = compare(expected, {KEY: present}, now_s=1_000)
     assert cells.exact is not bool(what), cells
     assert not what or getattr(cells, what) == 1, cells
 

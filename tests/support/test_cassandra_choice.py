@@ -19,7 +19,7 @@ def test_cassandra_is_a_container_if_docker_answers() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wanted", "said"),
+    ("wanted", "text"),
     [
         ("auto", "embedded node 5.0.9, since no Docker engine answers ([Errno 2]"),
         ("embedded", "embedded node 5.0.9, as WAL_SINK_TEST_CASSANDRA says"),
@@ -28,14 +28,14 @@ def test_cassandra_is_a_container_if_docker_answers() -> None:
     ],
 )
 def test_choice_without_docker_says_its_reason(
-    wanted: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    wanted: str, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A container that is forced, and an unknown word, fail the run."""
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/nowhere")
     if wanted in {"auto", "embedded"}:
         choice = choose(wanted, find_engine)
         assert choice.node is EmbeddedCassandra
-        assert choice.said.startswith(said)
+        assert choice.said.startswith(text)
     else:
-        with pytest.raises(WalSinkError, match=said):
+        with pytest.raises(WalSinkError, match=text):
             choose(wanted, find_engine)
