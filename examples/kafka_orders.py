@@ -67,7 +67,6 @@ def stream() -> None:
         .option("kafka.isolation.level", "read_committed")
         # "true": the query fails if Kafka has deleted records before the query has read them. "false": the
         # query skips such records.
-        .option("failOnDataLoss", os.environ.get("FAIL_ON_DATA_LOSS", "true"))
         .option("maxOffsetsPerTrigger", 1_000)
         .load()
     )

@@ -46,18 +46,15 @@ class Store(NamedTuple):
 
 
 @contextlib.contextmanager
-def fake_gcs(*, fronted: bool) -> Iterator[Store]:
-    """Run fake-gcs-server, which emulates Google Cloud Storage.
-
-    :param fronted: True to let clients connect through the proxy.
-    """
+def fake_gcs() -> Iterator[Store]:
+    """Run fake-gcs-server, which emulates Google Cloud Storage."""
     bin_folder = cache_folder() / f"fake-gcs-server-{GCS_VERSION}"
     program = bin_folder / "fake-gcs-server"
     if not program.exists():
         where = f"github.com/fsouza/fake-gcs-server@v{GCS_VERSION}"
         _install("go", ["install", where], {"GOBIN": str(bin_folder)})
     port = choose_port("127.0.0.1")
-    with Front(port, fronted=fronted) as front, _running(
+    with Front(port) as front, _running(
         [program, "-scheme", "http", "-backend", "memory", "-host", "127.0.0.1", "-port", port,
          "-external-url", front.url, "-log-level", "error"], port,
     ):  # fmt: skip
@@ -75,18 +72,15 @@ def fake_gcs(*, fronted: bool) -> Iterator[Store]:
 
 
 @contextlib.contextmanager
-def azurite(*, fronted: bool) -> Iterator[Store]:
-    """Run Azurite, which emulates Azure Blob Storage.
-
-    :param fronted: True to let clients connect through the proxy.
-    """
+def azurite() -> Iterator[Store]:
+    """Run Azurite, which emulates Azure Blob Storage."""
     folder = cache_folder() / f"azurite-{AZURITE_VERSION}"
     program = folder / "node_modules" / ".bin" / "azurite-blob"
     if not program.exists():
         folder.mkdir(parents=True, exist_ok=True)
         _install("npm", ["install", "--prefix", str(folder), f"azurite@{AZURITE_VERSION}"], {})
     port = choose_port("127.0.0.1")
-    with Front(port, fronted=fronted) as front, _running(
+    with Front(port) as front, _running(
         [program, "--inMemoryPersistence", "--blobHost", "127.0.0.1", "--blobPort", port,
          "--skipApiVersionCheck", "--silent"], port,
     ):  # fmt: skip
@@ -137,11 +131,9 @@ class Front:
     """A proxy that can lose answers to conditional writes.
 
     :param port: the port of the store on 127.0.0.1.
-
-    :param fronted: False to let clients connect to the store itself.
     """
 
-    def __init__(self, port: int, *, fronted: bool) -> None:
+    def __init__(self, port: int) -> None:
         front = self
 
         class Handler(_Handler):
@@ -154,7 +146,7 @@ class Front:
         self._lock = threading.Lock()
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self._server.server_port if fronted else port}"
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
         """The URL for clients."""
 
     def __enter__(self) -> Self:
@@ -231,9 +223,8 @@ class _Handler(BaseHTTPRequestHandler):
         """Return True if this request makes an object unless it exists. The start of an upload makes none."""
         if "uploadType=resumable" in self.path and "upload_id=" not in self.path:
             return False
-        ends = (
-            self.headers.get("Content-Range", "").rpartition("/")[2].isdigit()
-        )  # the last part of an upload
+        # The last part of an upload has the size of the object.
+        ends = self.headers.get("Content-Range", "").rpartition("/")[2].isdigit()
         return ends or "ifGenerationMatch=0" in self.path or "If-None-Match" in self.headers
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002

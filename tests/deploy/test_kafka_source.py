@@ -12,7 +12,7 @@ from typing import Any
 
 import pyspark
 import pytest
-from confluent_kafka import Producer, TopicPartition
+from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewPartitions
 
 import kafka_orders
@@ -82,9 +82,7 @@ class Feeder(Background):
 class Job:
     """The example, which is started again after each kill."""
 
-    def __init__(
-        self, broker: Broker, node: Node, keyspace: str, folder: Path, topic: str = TOPIC
-    ) -> None:
+    def __init__(self, broker: Broker, node: Node, keyspace: str, folder: Path) -> None:
         self._node, self._keyspace, self._folder = node, keyspace, folder
         node.execute(kafka_orders.TABLE.format(keyspace))  # the example keeps an existing table
         jars = ",".join(map(str, kafka_jars()))
@@ -92,7 +90,7 @@ class Job:
         self.environment = {
             "PYSPARK_SUBMIT_ARGS": f"{submit} --conf spark.driver.host=127.0.0.1 pyspark-shell",
             "KAFKA_SERVERS": broker.address,
-            "TOPIC": topic,
+            "TOPIC": TOPIC,
             "CASSANDRA_HOST": node.host,
             "CASSANDRA_PORT": str(node.port),
             "KEYSPACE": keyspace,
@@ -164,31 +162,6 @@ def test_kafka_records_arrive_once_under_four_kills(
     counted(Row(NAME, VERSIONS, faults, len(feeder.committed), len(landed)))
 
 
-def test_offsets_dropped_by_retention_fail_the_query(
-    kafka: Broker, cassandra: Node, keyspace: str, tmp_path: Path, counted: Counted
-) -> None:
-    """With `failOnDataLoss` = false the query continues after the dropped offsets."""
-    topic = "short"
-    kafka.create_topic(topic, 1)
-    job = Job(kafka, cassandra, keyspace, tmp_path, topic)
-    produce(kafka, topic, range(300))
-    job.run_until(lambda: job.has(range(300)))
-    produce(kafka, topic, range(300, 600))
-    admin = AdminClient({"bootstrap.servers": kafka.address})
-    (dropped,) = admin.delete_records([TopicPartition(topic, 0, 450)]).values()
-    dropped.result()
-    with job.start() as driver:
-        driver.finish(1)
-    assert "failOnDataLoss" in driver.log()
-    assert sorted(row.number for row in job.rows()) == [*range(300)]
-    job.environment["FAIL_ON_DATA_LOSS"] = "false"
-    remaining = [*range(300), *range(450, 600)]
-    job.run_until(lambda: job.has(remaining))
-    landed = sorted(row.number for row in job.rows())
-    assert landed == remaining
-    counted(Row(NAME, VERSIONS, "150 of 600 records past retention", len(remaining), len(landed)))
-
-
 def test_producer_prints_the_number_of_committed_orders(kafka: Broker, tmp_path: Path) -> None:
     options = {"KAFKA_SERVERS": kafka.address, "TOPIC": "produced"}
     output = tmp_path / "output"
@@ -200,14 +173,6 @@ def test_producer_prints_the_number_of_committed_orders(kafka: Broker, tmp_path:
     numbers = [json.loads(value or b"")["number"] for _, value in kafka.records("produced")]
     assert sorted(numbers) == [*range(number)]
     assert len(kafka.records("produced", "read_uncommitted")) > number, "none was aborted"
-
-
-def produce(broker: Broker, topic: str, numbers: Iterable[int]) -> None:
-    """Write orders without a transaction. In a topic with one partition, the number is the offset."""
-    producer = Producer({"bootstrap.servers": broker.address})
-    for number in numbers:
-        producer.produce(topic, order(number), str(number))
-    assert producer.flush(60) == 0
 
 
 def order(number: int) -> str:
