@@ -28,7 +28,7 @@ from tests.benchmarks.figures import (
     spark_sinks,
 )
 from tests.benchmarks.server import Server
-from tests.benchmarks.sizes import DEFAULT, QUICK, TINY
+from tests.benchmarks.sizes import DEFAULT, QUICK
 
 _WIDTH = 140
 """The width of the tables if the output is not a terminal."""
@@ -61,10 +61,6 @@ def main(
     quick: Annotated[
         bool, typer.Option("--quick", help="Few rows: proves that everything works.")
     ] = False,
-    tiny: Annotated[
-        bool,
-        typer.Option("--tiny", help="Fewer still, without the connector: what the tests run."),
-    ] = False,
     only: Annotated[
         list[str] | None, typer.Option(help=f"A part: {', '.join(PARTS)}. Can be repeated.")
     ] = None,
@@ -77,7 +73,7 @@ def main(
 
     The exit code is 1 if rows are missing or wrong, or if a part failed; missed targets do not change it.
     """
-    sizes = TINY if tiny else QUICK if quick else DEFAULT
+    sizes = QUICK if quick else DEFAULT
     if rounds is not None:
         sizes = msgspec.structs.replace(sizes, rounds=rounds, side_rounds=rounds)
     parts = only or [*PARTS]
@@ -90,7 +86,7 @@ def main(
     figures: list[Figure] = []
     with tempfile.TemporaryDirectory(prefix="wal_sink-bench-") as folder, Server() as server:
         say = partial(console.print, soft_wrap=True)
-        bench = Bench(sizes, server, Path(folder), say, with_connector=not tiny)
+        bench = Bench(sizes, server, Path(folder), say, parts)
         try:
             for name in parts:
                 began = time.monotonic()

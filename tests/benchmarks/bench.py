@@ -6,7 +6,7 @@ import functools
 import itertools
 import os
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +37,7 @@ class Bench:
 
     :param folder: the folder for checkpoints and logs.
     :param say: prints a line of progress.
-    :param with_connector: False leaves out the connector, whose jars are downloaded.
+    :param parts: the parts to run, for which jars of other sinks are downloaded.
     """
 
     def __init__(
@@ -46,21 +46,20 @@ class Bench:
         server: Server,
         folder: Path,
         say: Callable[[str], None],
-        *,
-        with_connector: bool = True,
+        parts: Collection[str],
     ) -> None:
         self.sizes, self.server, self.say = sizes, server, say
         self.folder = folder
         self.runs: list[Run] = []
         self.wrong: list[str] = []
         """Runs that failed or whose rows are wrong."""
-        self._with_connector = with_connector
+        self._parts = {*parts}
         self._numbers = itertools.count()
 
     @functools.cached_property
     def spark(self) -> SparkSession:
         """The session, which is made at the first use."""
-        sinks = session.sink_jars() if self._with_connector else []
+        sinks = session.sink_jars() if self._parts & {"jdbc", "mariadb", "kafka"} else []
         return session.open_shared(self.server, [*self._jars, *sinks])
 
     @property
@@ -70,7 +69,7 @@ class Bench:
 
     @functools.cached_property
     def _jars(self) -> list[Path]:
-        return session.connector_jars() if self._with_connector else []
+        return session.connector_jars() if self._parts & {"grouped", "scattered"} else []
 
     def close(self) -> None:
         """Stop the session if it was made."""

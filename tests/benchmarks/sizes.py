@@ -1,8 +1,6 @@
-"""The sizes of `make bench`, `--quick` and `--tiny`."""
+"""The sizes of `make bench` and of `--quick`."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import msgspec
 
@@ -29,22 +27,31 @@ class Sizes(msgspec.Struct, frozen=True, kw_only=True):
     pause_s: float
 
 
-_SIZES: dict[str, tuple[Any, Any, Any]] = {
-    "rounds": (3, 1, 1),
-    "side_rounds": (2, 1, 1),
-    "warm_up": (1_000_000, 10_000, 0),
-    "grouped": (1_000_000, 50_000, 4_000),
-    "scattered": (500_000, 20_000, 2_000),
-    "micro_batches": (8, 8, 2),
-    "epochs": (100, 15, 5),
-    "every_ms": (500, 500, 300),
-    "pending": ((1_000, 1_000), (50, 100), (10, 20)),
-    "memory": (5_000_000, 200_000, 8_000),
-    "pause_s": (30, 5, 2),
-}
-"""The sizes without an option, with `--quick`, and with `--tiny`."""
-DEFAULT, QUICK, TINY = (
-    Sizes(**{name: sizes[option] for name, sizes in _SIZES.items()}) for option in range(3)
+DEFAULT = Sizes(
+    rounds=3,
+    side_rounds=2,
+    warm_up=1_000_000,
+    grouped=1_000_000,
+    scattered=500_000,
+    micro_batches=8,
+    epochs=100,
+    every_ms=500,
+    pending=(1_000, 1_000),
+    memory=5_000_000,
+    pause_s=30,
+)
+QUICK = Sizes(
+    rounds=1,
+    side_rounds=1,
+    warm_up=0,
+    grouped=4_000,
+    scattered=2_000,
+    micro_batches=2,
+    epochs=5,
+    every_ms=300,
+    pending=(10, 20),
+    memory=8_000,
+    pause_s=2,
 )
 PARTITIONS = 2_000
 SMALL = 1_000

@@ -60,7 +60,7 @@ def test_smallest_benchmark_prints_every_figure(tmp_path: Path) -> None:
     """Each figure has a value, and the rows are complete; missed targets are no failure."""
     file = tmp_path / "report.json"
     parts = [f"--only={part}" for part in ("flush", "pending", "overhead")]
-    command = [sys.executable, "-m", "tests.benchmarks", "--tiny", f"--json={file}", *parts]
+    command = [sys.executable, "-m", "tests.benchmarks", "--quick", f"--json={file}", *parts]
     ended = ran(command, cwd=ROOT)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     report = json.loads(file.read_text())
