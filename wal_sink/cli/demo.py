@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -75,12 +74,6 @@ def demo(
             help="How many of the 336,776 flights to stream, 240 at least.",
         ),
     ] = 9_000,
-    folder: Annotated[
-        Path | None,
-        typer.Option(
-            help="An empty folder for log, output and files of the stores. The demo keeps it."
-        ),
-    ] = None,
 ) -> None:
     """Stream real flights into a store, kill the driver three times, and compare store and source.
 
@@ -111,14 +104,17 @@ def demo(
         if failover:
             names = ["postgresql"]
         _check_targets(names)
-        _check_start(names, picture, folder)
+        _check_start(names, picture)
         if connect:
             _check_packages(_CONNECT_PACKAGES, "connect")
-        with _prepared(folder) as place:
+        with tempfile.TemporaryDirectory(prefix="wal_sink-demo-") as temporary:
+            folder = Path(temporary)
             report = (
-                _run_failover(place, flights, console)
+                _run_failover(folder, flights, console)
                 if failover
-                else _run_kills(place, picture.absolute(), names, flights, console, connect=connect)
+                else _run_kills(
+                    folder, picture.absolute(), names, flights, console, connect=connect
+                )
             )
         console.show(report, *_lines(report))
         for problem in report.problems:
@@ -127,14 +123,14 @@ def demo(
             raise typer.Exit(1)
 
 
-def _run_failover(place: Path, flights: int, console: SafeConsole) -> Report:
+def _run_failover(folder: Path, flights: int, console: SafeConsole) -> Report:
     from wal_sink.demo import failover  # noqa: PLC0415 - imports packages of an extra
 
-    return failover.run(place, flights=flights, notify=console.print_line)
+    return failover.run(folder, flights=flights, notify=console.print_line)
 
 
 def _run_kills(
-    place: Path,
+    folder: Path,
     picture: Path,
     names: list[str],
     flights: int,
@@ -152,12 +148,11 @@ def _run_kills(
     def update_bars(sample: Sample) -> None:
         bars.start()
         for table, task in tasks.items():
-            progress = sample.progress[table]
-            bars.update(task, total=progress.total, completed=progress.visible)
+            bars.update(task, total=sample.total[table], completed=sample.checkpointed[table])
 
     try:
         return run(
-            place,
+            folder,
             picture,
             targets=names,
             flights=flights,
@@ -190,8 +185,8 @@ def _check_targets(names: Sequence[str]) -> None:
         )
 
 
-def _check_start(targets: Sequence[str], picture: Path, folder: Path | None) -> None:
-    """Check packages and files before the start, since the demo would otherwise fail after minutes."""
+def _check_start(targets: Sequence[str], picture: Path) -> None:
+    """Check packages and picture before the start, since the demo would otherwise fail after minutes."""
     clients = {name: OWN[name].client for name in targets if OWN[name].client}
     needed = [*_DEMO_PACKAGES, *(package for client in clients.values() for package in client)]
     _check_packages(needed, "demo", *clients)
@@ -199,10 +194,6 @@ def _check_start(targets: Sequence[str], picture: Path, folder: Path | None) -> 
         raise OptionError(
             f"The demo cannot draw the picture {picture} of --picture.",
             "Name a file in an existing folder. Its name has to end with .svg, .png or .pdf.",
-        )
-    if folder is not None and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise OptionError(
-            f"{folder} of --folder is not an empty folder.", "Name an empty or a new folder."
         )
 
 
@@ -217,17 +208,6 @@ def _check_packages(packages: Sequence[str], *extras: str) -> None:
             f"The demo needs {', '.join(missing)}.",
             f"Run:\npip install 'wal_sink[{','.join(extras)}]'",
         )
-
-
-@contextlib.contextmanager
-def _prepared(folder: Path | None) -> Iterator[Path]:
-    """Provide the folder, or a temporary folder for None, as an absolute path."""
-    if folder is not None:
-        folder.mkdir(parents=True, exist_ok=True)
-        yield folder.absolute()
-        return
-    with tempfile.TemporaryDirectory(prefix="wal_sink-demo-") as temporary:
-        yield Path(temporary)
 
 
 def _lines(report: Report) -> Iterator[RenderableType]:

@@ -19,7 +19,7 @@ from wal_sink.demo import maven
 from wal_sink.demo.maven import java_command
 from wal_sink.demo.pauses import Pausing
 from wal_sink.demo.queries import CONTROL, FLIGHTS, Query
-from wal_sink.demo.server import AnyServer, Child
+from wal_sink.demo.server import HOST, AnyServer, Child
 from wal_sink.demo.stores import RowStore
 from wal_sink.targets.cassandra import CassandraTarget
 
@@ -132,16 +132,15 @@ def cassandra_yaml(*, rpc_address: str, port: int, storage_port: int) -> dict[st
     The timeout of requests is 30 seconds; the default is about two seconds. A node without peers is late only
     if the machine is busy.
     """
-    loopback = "127.0.0.1"
     provider = "org.apache.cassandra.locator.SimpleSeedProvider"
-    seeds = [{"seeds": f"{loopback}:{storage_port}"}]
+    seeds = [{"seeds": f"{HOST}:{storage_port}"}]
     return {
         "num_tokens": 1,
         "partitioner": "org.apache.cassandra.dht.Murmur3Partitioner",
         "endpoint_snitch": "SimpleSnitch",
-        "listen_address": loopback,
+        "listen_address": HOST,
         "rpc_address": rpc_address,
-        "broadcast_rpc_address": loopback,
+        "broadcast_rpc_address": HOST,
         "storage_port": storage_port,
         "native_transport_port": port,
         "seed_provider": [{"class_name": provider, "parameters": seeds}],
@@ -232,7 +231,6 @@ class EmbeddedCassandra(Child, Node):
 
 
 _KEYSPACE = "travel"
-_HOST = "127.0.0.1"
 _IN_FLIGHT = 100
 _READ_TIMEOUT_S = 60
 _CONTROL = f"""
@@ -260,7 +258,7 @@ class Cassandra(RowStore):
         node = EmbeddedCassandra(folder / "cassandra", heap="1g")
         notify(f"Starting {node.title}; the first start downloads its jars …")
         with node:
-            yield cls(str(node.port), node, node.title)
+            yield cls(str(node.port), node)
 
     def create(self) -> None:
         """Make the keyspace, and the table of the control."""
@@ -278,7 +276,7 @@ class Cassandra(RowStore):
         return {
             "createTable": "true",
             **keys,
-            "cassandra.contactPoints": _HOST,
+            "cassandra.contactPoints": HOST,
             "cassandra.port": self.address,
             "keyspace": _KEYSPACE,
             "table": table,
@@ -289,7 +287,7 @@ class Cassandra(RowStore):
         from cassandra.cluster import Cluster  # noqa: PLC0415 - in tasks only
         from cassandra.concurrent import execute_concurrent_with_args  # noqa: PLC0415 - as above
 
-        cluster = Cluster([_HOST], int(self.address))
+        cluster = Cluster([HOST], int(self.address))
         try:
             session = cluster.connect(_KEYSPACE)
             insert = session.prepare(

@@ -21,7 +21,7 @@ class PausingDelta(Pausing, DeltaTarget):
 class Delta(FileStore):
     """Delta tables as a store. A repeated micro-batch of the control is a second commit."""
 
-    target, name = "delta", "Delta Lake"
+    target, title = "delta", "Delta Lake"
 
     def options(self, table: str) -> Mapping[str, str]:
         """Return the options of the sink for a table."""

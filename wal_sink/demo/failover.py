@@ -9,7 +9,7 @@ not compute checkpointed epochs again.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -34,34 +34,20 @@ _FILES = 3
 """Number of files in a part. Each file is a micro-batch."""
 
 
-class Source:
-    """The source of both queries, which grows part by part.
+def grow_source(folder: Path, flights: pa.Table) -> Iterator[int]:
+    """Add a part to the source of both queries at each step; yield the number of its rows.
 
     :param folder: the folder of the demo.
-    :param rows: the number of flights that the source has in the end.
+    :param flights: the rows of all parts.
     """
-
-    def __init__(self, folder: Path, rows: int) -> None:
-        self.table: pa.Table = read_flights().slice(0, rows)
-        number = _FILES * _PARTS
-        staged = folder / "staged"
-        write_files(staged, self.table, number)
-        self._staged = sorted(staged.glob("*.parquet"))
-        self._rows_per_file = rows_per_file(rows, number)
-        self._folder = folder / FAILOVER_FLIGHTS.source
-        self._folder.mkdir()
-        self.files = 0
-
-    @property
-    def rows(self) -> int:
-        """The number of rows in the source now."""
-        return min(self.files * self._rows_per_file, int(self.table.num_rows))
-
-    def grow(self) -> None:
-        """Add the next part to the source."""
-        for file in self._staged[self.files : self.files + _FILES]:
-            file.rename(self._folder / file.name)
-        self.files += _FILES
+    staged, source = folder / "staged", folder / FAILOVER_FLIGHTS.source
+    write_files(staged, flights, _FILES * _PARTS)
+    source.mkdir()
+    rows_in_file = rows_per_file(flights.num_rows, _FILES * _PARTS)
+    for number, file in enumerate(sorted(staged.glob("*.parquet")), 1):
+        file.rename(source / file.name)
+        if number % _FILES == 0:
+            yield min(number * rows_in_file, flights.num_rows)
 
 
 def run(folder: Path, *, flights: int, notify: Callable[[str], None]) -> Report:
@@ -72,43 +58,44 @@ def run(folder: Path, *, flights: int, notify: Callable[[str], None]) -> Report:
     :raises WalSinkError: a server or the application failed.
     """
     began_s = time.monotonic()
-    source = Source(folder, flights)
+    source = read_flights().slice(0, flights)
+    parts = grow_source(folder, source)
     zone = {"timezone": "UTC"}
     primary = Server({**REPLICATES, **zone})
     notify(f"Starting {primary.title} and its standby …")
     with primary, Standby(primary, zone) as standby:
-        former = Postgresql(standby.uri_of_both, primary, primary.title)
+        former = Postgresql(standby.uri_of_both, primary)
         former.create()
-        source.grow()
+        rows = next(parts)
         with start_driver(
             Application(folder=str(folder), addresses=Stores([former]).addresses, failover=True),
             "driver",
         ) as driver:
-            notify(f"Streaming {source.rows:,} flights, which reach the standby …")
-            driver.reach(lambda: _have(former, source.rows))
+            notify(f"Streaming {rows:,} flights, which reach the standby …")
+            driver.reach(lambda: _have(former, rows))
             standby.await_caught_up()
             standby.cut_off()
-            source.grow()
-            notify(f"The link to the standby is cut. Streaming up to {source.rows:,} flights …")
-            driver.reach(lambda: _have(former, source.rows))
-            promoted = Postgresql(standby.uri_of_both, standby, primary.title)
+            rows = next(parts)
+            notify(f"The link to the standby is cut. Streaming up to {rows:,} flights …")
+            driver.reach(lambda: _have(former, rows))
+            promoted = Postgresql(standby.uri_of_both, standby)
             table = FAILOVER_FLIGHTS.table
             not_replicated = former.count(table) - promoted.count(table)
             primary.kill()
             standby.promote()
-            source.grow()
+            rows = next(parts)
             notify(
                 "The primary is killed, and the standby is promoted. The standby lacks"
-                f" {not_replicated:,} rows. Streaming up to {source.rows:,} flights …"
+                f" {not_replicated:,} rows. Streaming up to {rows:,} flights …"
             )
-            last = str(source.files - 1)
+            last = str(_FILES * _PARTS - 1)
             commits = [folder / query.checkpoint / "commits" / last for query in FAILOVER_QUERIES]
             driver.reach(lambda: all(commit.exists() for commit in commits))
             (folder / STOP_FILE).touch()
             driver.finish()
         notify("Comparing the tables with the source …")
         return report(
-            [comparison(query, source.table, promoted) for query in FAILOVER_QUERIES],
+            [comparison(query, source, promoted) for query in FAILOVER_QUERIES],
             Stores([promoted]),
             time.monotonic() - began_s,
             not_replicated=not_replicated,

@@ -24,7 +24,7 @@ class PausingIceberg(Pausing, IcebergTarget):
 class Iceberg(FileStore):
     """Iceberg tables as a store. A repeated micro-batch of the control is a second snapshot."""
 
-    target, name = "iceberg", "Apache Iceberg"
+    target, title = "iceberg", "Apache Iceberg"
 
     def create(self) -> None:
         """Make the catalog and the namespace."""

@@ -172,10 +172,8 @@ def _messages(consumer: Any, ends: Mapping[int, int]) -> Iterator[Any]:
 
     :param ends: the offset after the last record of each partition, including records of open transactions.
     """
-    unread, blocked = (
-        set(ends),
-        set[int](),
-    )  # an open transaction blocks a reader of committed records
+    # An open transaction blocks a reader of committed records.
+    unread, blocked = set(ends), set[int]()
     answered_s = time.monotonic()
     while unread:
         message = consumer.poll(0.1)
@@ -210,7 +208,7 @@ class Kafka(RowStore):
         broker = Broker()
         notify(f"Starting {broker.title}; the first start downloads its jars …")
         with broker:
-            yield cls(broker.address, broker, broker.title)
+            yield cls(broker.address, broker)
 
     def create(self) -> None:
         """Make the topics."""

@@ -12,15 +12,14 @@ import pyarrow as pa
 
 from wal_sink.demo.app import Application, start_driver
 from wal_sink.demo.local_spark import ConnectServer, Driver
-from wal_sink.demo.outcome import KillOutcome, KillWindow, Report, comparison, report
+from wal_sink.demo.outcome import KillOutcome, Report, comparison, report
 from wal_sink.demo.pauses import Pause, Point
-from wal_sink.demo.progress import Sample, Watch, draw
+from wal_sink.demo.progress import Sample, draw, repeated, take_sample
 from wal_sink.demo.queries import CONTROL, FLIGHTS, TENTH, Query, epochs, write_sources
 from wal_sink.demo.stores import Stores
 from wal_sink.model import paths
-from wal_sink.model.manifest import Manifest
 from wal_sink.wal.location import locate
-from wal_sink.wal.store import LogStore, read_object
+from wal_sink.wal.store import newest
 
 _MAGIC_BYTES = 8
 """Size of the header of an Arrow IPC file, before the stream."""
@@ -29,7 +28,8 @@ _MAGIC_BYTES = 8
 class Kill(NamedTuple):
     """A SIGKILL of the application, when each of the three queries has paused at its point."""
 
-    window: KillWindow
+    window: str
+    """The point, as the output of the demo names it."""
     twelfth: int
     """The epoch of the kill, in twelfths of all epochs, from 0."""
     point: Point
@@ -89,8 +89,16 @@ def run(
         sizes = {name: source.num_rows for name, source in sources.items()}
         notify(f"Streaming {sizes[FLIGHTS.source]:,} flights, and every tenth of them twice more …")
         number = epochs(sizes[FLIGHTS.source])
-        outcomes = []
-        with Watch(folder, stores, sizes, number, on_sample) as watch:
+        outcomes: list[KillOutcome] = []
+        samples: list[Sample] = []
+        first_start_s = time.monotonic()
+
+        def sample() -> None:
+            seconds = time.monotonic() - first_start_s
+            samples.append(take_sample(folder, stores, sizes, number, seconds))
+            on_sample(samples[-1])
+
+        with repeated(sample):
             for kill in KILLS:
                 epoch = kill.epoch(number)
                 points = kill.pauses(folder, epoch)
@@ -99,10 +107,10 @@ def run(
                     for process in processes:
                         process.kill()
                 outcome = KillOutcome(
-                    window=window_hit(folder, FLIGHTS, epoch, stores),
+                    window=kill.window,
                     epoch=epoch,
                     rows_discarded=sum(discarded_rows(folder, query) for query in (FLIGHTS, TENTH)),
-                    seconds=round(watch.seconds, 1),
+                    seconds=round(time.monotonic() - first_start_s, 1),
                 )
                 notify(
                     f"SIGKILL in epoch {epoch}, {outcome.window}:"
@@ -115,7 +123,7 @@ def run(
         pairs = [(query, store) for store in stores.all for query in (FLIGHTS, TENTH)]
         pairs.append((CONTROL, stores.first))
         tables = [comparison(query, sources[query.source], store) for query, store in pairs]
-        draw(picture, watch.samples, outcomes)
+        draw(picture, samples, outcomes)
         seconds = time.monotonic() - began_s
         return report(tables, stores, seconds, kills=outcomes, picture=str(picture))
 
@@ -148,49 +156,19 @@ def _all_exist(files: Sequence[Path]) -> Callable[[], bool]:
     return lambda: all(file.exists() for file in files)
 
 
-def window_hit(folder: Path, query: Query, epoch: int, stores: Stores) -> KillWindow:
-    """Return the window in which the kill hit an epoch, as checkpoint, log and ledger show it.
+def discarded_rows(folder: Path, query: Query) -> int:
+    """Count the rows in the log that are not checkpointed. Spark computes these rows again.
 
-    An epoch with offsets and without a manifest was hit while a task was writing. The log may have no file of
-    that task, since a task keeps the rows of a small segment in memory, and `commit()` puts them into the
-    manifest.
+    A task keeps the rows of a small segment in memory, and they are in the log only with the manifest.
     """
     location = locate(str(folder / query.checkpoint))
     checkpoint = location.open_checkpoint()
-    query_id = checkpoint.query_id()
-    store = location.open_log(query_id)
-    if checkpoint.last_commit() >= epoch:
-        row = stores.ledger(query_id)
-        is_flushed = row is not None and row.epoch >= epoch
-        return "none of them" if is_flushed else "while an epoch is being flushed"
-    if _manifests(store, epoch):
-        return "between manifest and commits/N"
-    return "none of them" if checkpoint.offsets(epoch) is None else "while a task writes"
-
-
-def discarded_rows(folder: Path, query: Query) -> int:
-    """Count the rows in the log that are not checkpointed. Spark computes these rows again."""
-    location = locate(str(folder / query.checkpoint))
-    checkpoint = location.open_checkpoint()
-    store = location.open_log(checkpoint.query_id())
-    epoch = checkpoint.last_commit() + 1
-    refs = [ref for manifest in _manifests(store, epoch) for ref in manifest.segments]
-    inline = sum(ref.rows for ref in refs if not ref.is_file)
-    return inline + sum(map(_readable_rows, _segment_files(store, epoch)))
-
-
-def _manifests(store: LogStore, epoch: int) -> list[Manifest]:
-    """Read the manifests of an epoch, also those of earlier runs."""
-    names = ((path, paths.MANIFEST.parse(path)) for path in store.list(paths.MANIFEST.folder))
-    wanted = [path for path, name in names if name is not None and name.epoch == epoch]
-    files = ((path, read_object(store, path)) for path in wanted)
-    return [Manifest.from_file(data, path) for path, data in files if data is not None]
-
-
-def _segment_files(store: LogStore, epoch: int) -> list[Path]:
-    """List the segment files of an epoch, including unfinished files of a killed task."""
-    folder = Path(store.url.removeprefix("file://")) / paths.segment_folder(epoch)
-    return sorted(folder.iterdir()) if folder.is_dir() else []
+    store, epoch = location.open_log(checkpoint.query_id()), checkpoint.last_commit() + 1
+    state = newest(store)
+    if state is not None and state.last is not None and state.last.epoch == epoch:
+        return state.last.rows
+    segments = Path(store.url.removeprefix("file://")) / paths.segment_folder(epoch)
+    return sum(map(_readable_rows, segments.glob("*")))
 
 
 def _readable_rows(file: Path) -> int:

@@ -1,7 +1,6 @@
 """Starts Spark on this machine, for tests and demo: a session, an application, or a Spark Connect server.
 
-An application and a server run in separate processes, which can be killed. The command
-`python -m wal_sink.demo.local_spark PORT NAME=VALUE…` starts a Spark Connect server.
+An application and a server run in separate processes, which can be killed.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ import pyspark
 from pyspark.sql import SparkSession
 
 from wal_sink.demo.pauses import PAUSES, Pause, pauses
-from wal_sink.demo.server import choose_port
+from wal_sink.demo.server import HOST, choose_port
 from wal_sink.errors import WalSinkError
 
 _POLL_S = 0.05
@@ -29,16 +28,12 @@ _POLL_S = 0.05
 HOME = Path(pyspark.__file__).parent
 """The folder of the installed Spark (SPARK_HOME)."""
 
-_CLASS = "org.apache.spark.sql.connect.service.SparkConnectServer"
-
-_SETTINGS = {
-    "spark.master": "local[4]",
-    "spark.driver.memory": "1g",
-    "spark.driver.host": "127.0.0.1",
+_LOCAL = {
     "spark.ui.enabled": "false",
-    "spark.sql.shuffle.partitions": "1",
-    "spark.connect.grpc.binding.address": "127.0.0.1",
+    "spark.driver.bindAddress": HOST,
+    "spark.driver.host": HOST,
 }
+"""Settings of every session and server."""
 
 
 def local_session(**settings: object) -> SparkSession:
@@ -50,12 +45,9 @@ def local_session(**settings: object) -> SparkSession:
     defaults: dict[str, object] = {
         "spark.master": "local[2]",
         "spark.ui.showConsoleProgress": False,
-        "spark.ui.enabled": False,
         "spark.sql.shuffle.partitions": 2,
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.host": "127.0.0.1",
     }
-    for name, value in {**defaults, **settings}.items():
+    for name, value in {**_LOCAL, **defaults, **settings}.items():
         builder = builder.config(name, str(value))
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
@@ -78,6 +70,8 @@ class Driver:
     :param patience_s: the timeout of each wait, in seconds.
     """
 
+    program = sys.executable
+
     def __init__(
         self,
         arguments: Sequence[str],
@@ -90,7 +84,7 @@ class Driver:
         self._patience_s = patience_s
         with output.open("wb") as file:
             self.process = subprocess.Popen(  # noqa: S603 - the caller's own program
-                [sys.executable, *arguments],
+                [self.program, *arguments],
                 stdout=file,
                 stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL,
@@ -167,6 +161,8 @@ class ConnectServer(Driver):
     :param environment: more variables for the process.
     """
 
+    program = str(HOME / "bin" / "spark-submit")
+
     def __init__(
         self,
         folder: Path,
@@ -175,12 +171,21 @@ class ConnectServer(Driver):
         environment: Mapping[str, str] | None = None,
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self.port = choose_port("127.0.0.1")
-        tables = {"spark.sql.warehouse.dir": str(folder / "tables")}
-        settings = {**_SETTINGS, **tables, **(settings or {})}
-        pairs = [f"{name}={value}" for name, value in settings.items()]
+        self.port = choose_port(HOST)
+        settings = {
+            **_LOCAL,
+            "spark.master": "local[4]",
+            "spark.driver.memory": "1g",
+            "spark.sql.shuffle.partitions": "1",
+            "spark.connect.grpc.binding.address": HOST,
+            "spark.connect.grpc.binding.port": str(self.port),
+            "spark.sql.warehouse.dir": str(folder / "tables"),
+            **(settings or {}),
+        }
+        options = [part for item in settings.items() for part in ("--conf", "=".join(item))]
+        server = "org.apache.spark.sql.connect.service.SparkConnectServer"
         super().__init__(
-            ["-m", "wal_sink.demo.local_spark", str(self.port), *pairs],
+            [*options, "--class", server, "spark-internal"],
             folder / f"connect-server-{self.port}.log",
             {"SPARK_HOME": str(HOME), PAUSES: pauses(*points), **(environment or {})},
             folder=folder,
@@ -190,20 +195,8 @@ class ConnectServer(Driver):
     @property
     def url(self) -> str:
         """The URL for clients."""
-        return f"sc://127.0.0.1:{self.port}"
+        return f"sc://{HOST}:{self.port}"
 
     def _answers(self) -> bool:
         with socket.socket() as client:
-            return client.connect_ex(("127.0.0.1", self.port)) == 0
-
-
-def main(port: str, settings: list[str]) -> None:
-    """Replace this process by the server."""
-    pairs = [f"spark.connect.grpc.binding.port={port}", *settings]
-    confs = [text for pair in pairs for text in ("--conf", pair)]
-    submit = str(HOME / "bin" / "spark-submit")
-    os.execv(submit, [submit, "--class", _CLASS, *confs, "spark-internal"])  # noqa: S606 - no shell is needed
-
-
-if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2:])
+            return client.connect_ex((HOST, self.port)) == 0

@@ -14,7 +14,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -192,30 +191,18 @@ def _maven(artifact: Artifact, target: Path) -> list[str] | None:
 def _run(command: list[str], description: str) -> tuple[int, str]:
     """Run a command; return its exit status and the last lines of its output.
 
-    :param description: the text that the terminal shows with the number of downloaded files.
+    :param description: the text that the terminal shows meanwhile.
     """
-    last_lines: deque[str] = deque(maxlen=30)
     logger.info("%s", description)
-    process = subprocess.Popen(  # noqa: S603 - a command of `_ivy` or `_maven`
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-    )
-    with Console(stderr=True).status(description) as status, process:
-        assert process.stdout is not None
-        files = 0
-        try:
-            for line in process.stdout:
-                if not line.isspace():
-                    last_lines.append(line.rstrip())
-                # Ivy and Maven print a line with one of these beginnings for each POM and each jar.
-                if line.startswith(("\tfound ", "\t[SUCCESSFUL ]", "[INFO] Downloaded ")):
-                    files += 1
-                    status.update(f"{description}: {files} files")
-        except BaseException:
-            process.kill()  # the exit of the block waits for the process
-            raise
-    return process.returncode, "\n".join(last_lines)
+    with Console(stderr=True).status(description):
+        done = subprocess.run(  # noqa: S603 - a command of `_ivy` or `_maven`
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            check=False,
+        )
+    lines = [line.rstrip() for line in done.stdout.splitlines() if not line.isspace()]
+    return done.returncode, "\n".join(lines[-30:])

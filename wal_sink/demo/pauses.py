@@ -157,9 +157,8 @@ class PausingMicroBatch(MicroBatch):
             for batch in batches:
                 quarter = batch.num_rows // 4
                 yield batch.slice(0, quarter)
-                yield batch.slice(
-                    quarter, quarter
-                )  # the sink writes the first slice when it gets this one
+                # The sink writes the first slice when it gets this one.
+                yield batch.slice(quarter, quarter)
                 pause_at("write", self._table, task.execution.epoch)
                 yield batch.slice(2 * quarter)
 

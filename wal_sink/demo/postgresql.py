@@ -391,7 +391,7 @@ class Postgresql(RowStore):
         server = Server({"timezone": "UTC"})
         notify(f"Starting {server.title} …")
         with server:
-            yield cls(server.uri, server, server.title)
+            yield cls(server.uri, server)
 
     def create(self) -> None:
         """Make the table of the control."""

@@ -18,40 +18,29 @@ import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet
 
-_TYPES = {
-    "origin": "string",
-    "day": "date",
-    "scheduled": "timestamp",
-    "carrier": "string",
-    "flight": "int",
-    "destination": "string",
-    "tail_number": "string",
-    "departure_delay": "int",
-    "arrival_delay": "int",
-    "air_time": "int",
-    "distance": "int",
-}
-"""The type of each column in Spark. Delays and air time are in minutes, and null for cancelled flights."""
+from wal_sink.model.plan import spark_ddl
 
-_ARROW_TYPES = {
-    "string": pa.string(),
-    "date": pa.date32(),
-    "timestamp": pa.timestamp("us", "UTC"),
-    "int": pa.int32(),
-}
+FLIGHTS_TYPES = pa.schema(
+    {
+        "origin": pa.string(),
+        "day": pa.date32(),
+        "scheduled": pa.timestamp("us", "UTC"),
+        "carrier": pa.string(),
+        "flight": pa.int32(),
+        "dest": pa.string(),
+        "tailnum": pa.string(),
+        "dep_delay": pa.int32(),
+        "arr_delay": pa.int32(),
+        "air_time": pa.int32(),
+        "distance": pa.int32(),
+    }
+)
+"""The columns of the source. Delays and air time are in minutes, and null for cancelled flights."""
 
-_CSV_NAMES = {
-    "destination": "dest",
-    "tail_number": "tailnum",
-    "departure_delay": "dep_delay",
-    "arrival_delay": "arr_delay",
-}
-"""The names of columns in the package, if they differ from the names in the demo."""
+FLIGHTS_SCHEMA = ", ".join(f"{field.name} {spark_ddl(field.type)}" for field in FLIGHTS_TYPES)
+"""The columns as Spark's schema text."""
 
-FLIGHTS_SCHEMA = ", ".join(f"{name} {spark_type}" for name, spark_type in _TYPES.items())
-"""The names and types of the columns, as Spark's schema text."""
-
-FLIGHTS_COLUMNS = tuple(_TYPES)
+FLIGHTS_COLUMNS = tuple(FLIGHTS_TYPES.names)
 
 
 def read_flights() -> pa.Table:
@@ -63,25 +52,16 @@ def read_flights() -> pa.Table:
     if spec is None or spec.origin is None:
         raise ModuleNotFoundError("The flights need `pip install wal_sink[demo]`.")
     archive = Path(spec.origin).parent / "data" / "flights.csv.zip"
+    nulls = pyarrow.csv.ConvertOptions(null_values=["NA"], strings_can_be_null=True)
     with zipfile.ZipFile(archive) as files, files.open("flights.csv") as csv:
-        raw = pyarrow.csv.read_csv(
-            csv,
-            convert_options=pyarrow.csv.ConvertOptions(
-                null_values=["NA"], strings_can_be_null=True
-            ),
-        )
-    date = (raw[part].cast(pa.string()) for part in ("year", "month", "day"))
+        flights = pyarrow.csv.read_csv(csv, convert_options=nulls)
+    date = (flights[part].cast(pa.string()) for part in ("year", "month", "day"))
     midnight = pc.strptime(pc.binary_join_element_wise(*date, "-"), format="%Y-%m-%d", unit="s")
-    minutes = pc.multiply(raw["minute"], 60_000_000).cast(pa.duration("us"))
-    hours = raw["time_hour"].cast(pa.timestamp("us", "UTC"))
-    computed = {"day": midnight, "scheduled": pc.add(hours, minutes)}
-    columns = {
-        name: computed[name] if name in computed else raw[_CSV_NAMES.get(name, name)]
-        for name in FLIGHTS_COLUMNS
-    }
-    return pa.table(
-        {name: column.cast(_ARROW_TYPES[_TYPES[name]]) for name, column in columns.items()}
-    )
+    minutes = pc.multiply(flights["minute"], 60_000_000).cast(pa.duration("us"))
+    scheduled = pc.add(flights["time_hour"].cast(pa.timestamp("us", "UTC")), minutes)
+    flights = flights.drop_columns(["day"]).append_column("day", midnight)
+    flights = flights.append_column("scheduled", scheduled)
+    return flights.select(FLIGHTS_COLUMNS).cast(FLIGHTS_TYPES)
 
 
 def write_files(folder: Path, flights: pa.Table, files: int) -> None:

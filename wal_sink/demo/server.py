@@ -75,10 +75,6 @@ class AnyServer(ABC):
         return self
 
     @abstractmethod
-    def stop(self) -> None:
-        """Shut the server down normally; kill it after 30 seconds."""
-
-    @abstractmethod
     def kill(self) -> None:
         """End the server at once, as a crash does. Acknowledged writes must survive."""
 
@@ -199,7 +195,7 @@ class Child(AnyServer):
         return self._running_process().pid
 
     def stop(self) -> None:
-        """Send `shutdown_signal`; kill the process after 30 seconds."""
+        """Shut the server down by `shutdown_signal`; kill the process after 30 seconds."""
         self._disconnect()
         if self._process is not None:
             self.resume()  # a paused process would not handle the next signal

@@ -21,7 +21,7 @@ class PausingSql(Pausing, SqlAlchemyTarget):
 class Sql(FileStore):
     """SQLite as a store. Each table has its own file, since a file has one writer, and writers pause."""
 
-    target, name = "sql", "SQLite"
+    target, title = "sql", "SQLite"
 
     def options(self, table: str) -> Mapping[str, str]:
         """Return the options of the sink for a table."""

@@ -20,10 +20,7 @@ import msgspec
 from pyspark.sql import DataFrame, Row
 
 from wal_sink.builtin_targets import OWN
-from wal_sink.demo.queries import CONTROL, FLIGHTS, Query
-from wal_sink.model.ledger import LedgerRow, ledger_key
-from wal_sink.options import parse
-from wal_sink.targets.registry import target_type
+from wal_sink.demo.queries import CONTROL, Query
 
 
 class Store(ABC):
@@ -31,16 +28,19 @@ class Store(ABC):
 
     :param address: the address of the store as text.
     :param server: the server in the process of the demo; None in the application, or if there is no server.
-    :param title: the name and version of the server in the process of the demo; empty in the application.
     """
 
     target: ClassVar[str]
     """Name for `--target` and for option `target`."""
 
-    def __init__(self, address: str, server: Any = None, title: str = "") -> None:
+    def __init__(self, address: str, server: Any = None) -> None:
         self.address = address
         self.server = server
-        self.title = title
+
+    @property
+    def title(self) -> str:
+        """The name and version of the server; not known in the application."""
+        return str(self.server.title)
 
     @classmethod
     @abstractmethod
@@ -83,8 +83,8 @@ class Store(ABC):
 class FileStore(Store):
     """A store without a server: a folder with all tables."""
 
-    name: ClassVar[str]
-    """The title of the store, such as "Delta Lake"."""
+    title: ClassVar[str]  # type: ignore[misc]
+    """The name of the store, such as "Delta Lake"."""
 
     @classmethod
     @contextmanager
@@ -92,7 +92,7 @@ class FileStore(Store):
         """Make the folder."""
         place = folder / cls.target
         place.mkdir()
-        yield cls(str(place), title=cls.name)
+        yield cls(str(place))
 
 
 class RowStore(Store):
@@ -197,14 +197,6 @@ class Stores(NamedTuple):
         """Return the number of rows of a table; if several stores have the table, the smallest number."""
         stores = self.all[:1] if table == CONTROL.table else self.all
         return min(store.count(table) for store in stores)
-
-    def ledger(self, query_id: str) -> LedgerRow | None:
-        """Read the ledger row of a query in the first store; None if there is none."""
-        target_class = target_type(self.first.target)
-        options = parse(self.first.options(FLIGHTS.table), target_class.options_type)
-        name = "" if len(self.all) == 1 else target_name(self.first)
-        with target_class(options).connect(ledger_key(query_id, name)) as session:
-            return session.read()
 
 
 def target_name(store: Store) -> str:
