@@ -165,7 +165,7 @@ def discarded_rows(folder: Path, query: Query) -> int:
     checkpoint = location.open_checkpoint()
     store, epoch = location.open_log(checkpoint.query_id()), checkpoint.last_commit() + 1
     state = newest(store)
-    if state is not None and state.last is not None and state.last.epoch == epoch:
+    if state is not None and state.last.epoch == epoch:
         return state.last.rows
     segments = Path(store.url.removeprefix("file://")) / paths.segment_folder(epoch)
     return sum(map(_readable_rows, segments.glob("*")))

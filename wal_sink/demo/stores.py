@@ -83,7 +83,7 @@ class Store(ABC):
 class FileStore(Store):
     """A store without a server: a folder with all tables."""
 
-    title: ClassVar[str]  # type: ignore[misc]
+    title: ClassVar[str]
     """The name of the store, such as "Delta Lake"."""
 
     @classmethod
