@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet
 
-from wal_sink.model.plan import spark_ddl
+from wal_sink.model.spark_types import spark_ddl
 
 FLIGHTS_TYPES = pa.schema(
     {
