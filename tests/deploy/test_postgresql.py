@@ -22,7 +22,7 @@ from wal_sink.demo.server import choose_port, ports_are_free
 from wal_sink.errors import LedgerBehindLog, OptionError, WalSinkError
 from wal_sink.protocol.flush_decisions import Retention
 from wal_sink.targets.postgresql import PostgresqlOptions, PostgresqlTarget
-from wal_sink.testing.micro_batches import flush, in_memory
+from wal_sink.testing.micro_batches import flush_with_retries, in_memory
 
 pytestmark = [pytest.mark.test_all, pytest.mark.postgresql, pytest.mark.timeout(300)]
 
@@ -79,7 +79,7 @@ def test_promoted_synchronous_standby_has_each_row_once(counted: Counted) -> Non
             world.flush()
         assert unanswered.value.transient
         world.fail_over()
-        flush(world.flusher())
+        flush_with_retries(world.flusher())
         version = world.standby.title.rpartition(" ")[2]
         expected = sorted(world.expected().items())
         assert sorted(world.visible()) == expected
@@ -111,7 +111,7 @@ def test_promoted_asynchronous_standby_gets_its_epochs_from_the_log(
                 world.flush()
             set_mark(world.flusher().pipeline, 4)
         batches(world, 5, 5)
-        flush(world.flusher())
+        flush_with_retries(world.flusher())
         present = sorted(world.visible())
         kept = [epoch for epoch in range(6) if retained or epoch not in (3, 4)]
         assert present == [(f"k{epoch}", epoch) for epoch in kept]
@@ -140,7 +140,7 @@ def test_flush_waits_for_space_on_a_full_disk(counted: Counted) -> None:
         assert full.value.transient
         assert sorted(value for _, value in world.visible()) == [0, 1]
         disk.free()
-        flush(world.flusher())
+        flush_with_retries(world.flusher())
         assert sorted(world.visible()) == sorted(world.expected().items())
         version = server.title.rpartition(" ")[2]
         counted(Row("PostgreSQL", version, "disk full in mid-window", 4, len(world.visible())))

@@ -25,7 +25,7 @@ from wal_sink.targets.base import Target
 from wal_sink.targets.delta import DeltaTarget
 from wal_sink.targets.iceberg import IcebergTarget
 from wal_sink.targets.iceberg.options import IcebergOptions
-from wal_sink.testing.micro_batches import PlayedQuery, Row, flush
+from wal_sink.testing.micro_batches import PlayedQuery, Row, flush_with_retries
 
 PART = pa.struct([("a", pa.int32())])
 FRAME = pa.schema(
@@ -195,10 +195,10 @@ def test_lake_table_made_wider_while_flushing_takes_rows(lake: Lake) -> None:
     later = row(2, 8, "0.10")
     with contextlib.closing(flusher):
         run.batch([NARROW])
-        flush(flusher)
+        flush_with_retries(flusher)
         lake.widen()
         run.batch([later])
-        flush(flusher)
+        flush_with_retries(flusher)
     assert lake.rows == in_wider_table(NARROW, later)
 
 

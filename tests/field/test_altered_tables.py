@@ -20,7 +20,7 @@ from tests.sql.stores import DuckDb, Maria, Postgresql, Sqlite, Store, new_store
 from tests.support.agreeing_start import start
 from wal_sink.errors import InvalidRow, SchemaMismatch, TargetRefused
 from wal_sink.targets.base import Target
-from wal_sink.testing.micro_batches import PlayedQuery, Row, flush
+from wal_sink.testing.micro_batches import PlayedQuery, Row, flush_with_retries
 
 SCHEMA = pa.schema(
     [
@@ -144,14 +144,14 @@ def test_pending_rows_go_into_wider_table(place: Place) -> None:
 def test_table_made_wider_while_flushing_takes_rows(place: Place) -> None:
     run, flusher = start(place.query), place.query.flusher()
     run.batch([NARROW])
-    flush(flusher)
+    flush_with_retries(flusher)
     place.alter(place.wider)
     run.batch([(2, *NARROW[1:])])
     try:
-        flush(flusher)
+        flush_with_retries(flusher)
     except Exception:  # noqa: BLE001 -- of the driver; the flush loop connects again
         flusher.close()
-        flush(flusher)
+        flush_with_retries(flusher)
     finally:
         flusher.close()
     assert place.rows == [NARROW[:5], (2, *NARROW[1:5])]
@@ -163,10 +163,10 @@ def test_copy_uses_the_present_column_types(place: Place) -> None:
     run, flusher = start(place.query), place.query.flusher()
     with contextlib.closing(flusher):
         run.batch([NARROW])
-        flush(flusher)
+        flush_with_retries(flusher)
         place.alter(["ALTER TABLE t ALTER COLUMN id TYPE double precision"])
         run.batch([(2, *NARROW[1:])])
-        flush(flusher)
+        flush_with_retries(flusher)
     assert place.rows == [(1.0, *NARROW[1:5]), (2.0, *NARROW[1:5])]
 
 

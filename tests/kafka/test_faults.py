@@ -21,7 +21,7 @@ from wal_sink.targets.kafka.session import KafkaSession, transactional
 from wal_sink.targets.kafka.topics import admin_of, limits
 from wal_sink.testing.contracts.ledger import create, finish, first_row, following, row_of
 from wal_sink.testing.faults import Crash
-from wal_sink.testing.micro_batches import flush, until_idle
+from wal_sink.testing.micro_batches import flush_with_retries, until_idle
 
 ROWS = [(f"k{n}", n) for n in range(100)]
 
@@ -58,8 +58,8 @@ def test_open_ledger_transaction_is_ended_by_the_next_flusher(
         before_finish(patch, die)
         flusher = world.flusher()
         with pytest.raises(Crash):
-            flush(flusher)
-    flush(world.flusher())
+            flush_with_retries(flusher)
+    flush_with_retries(world.flusher())
     raw.complete(world, 1, "")
 
 
@@ -140,11 +140,11 @@ def test_second_flusher_fences_the_first(
     def flush_second(*_: object) -> None:
         if not second:
             second.append(1)
-            flush(world.flusher())
+            flush_with_retries(world.flusher())
 
     before_finish(monkeypatch, flush_second)
     first = world.flusher()
-    flush(first)
+    flush_with_retries(first)
     assert second
     raw.complete(world, 1, "")
 
@@ -164,7 +164,7 @@ def test_error_of_a_transaction_time_out_names_the_option(
             until_idle(world.flusher())
     assert "raise kafka.transaction.timeout.ms" in caught.value.remedy
     world.end_sessions()
-    flush(world.flusher())
+    flush_with_retries(world.flusher())
     raw.complete(world, 1, "")
 
 
@@ -174,7 +174,7 @@ def test_ledger_topic_created_again_is_read_again(
     """A session that has read the old topic must not continue with its record."""
     world = make_world()
     world.run().batch(ROWS)
-    flush(world.flusher())
+    flush_with_retries(world.flusher())
     with world.target.connect(world.query_id) as session:
         assert row_of(session).epoch == 0
         topic = world.target.options.ledger_of(world.query_id)
@@ -199,7 +199,7 @@ def test_broker_killed_in_mid_transaction_loses_nothing() -> None:
     with Broker() as broker:
         world = TopicWorld(broker)
         world.run().batch(ROWS)
-        flush(world.flusher())
+        flush_with_retries(world.flusher())
         world.run().batch(ROWS)
         killed: list[int] = []
         real = KafkaSession.write
@@ -219,7 +219,7 @@ def test_broker_killed_in_mid_transaction_loses_nothing() -> None:
                 until_idle(flusher)
             flusher.close()
         broker.start()
-        flush(world.flusher())
+        flush_with_retries(world.flusher())
         raw.complete(world, 2, "")
         world.end_sessions()
 

@@ -25,7 +25,7 @@ from wal_sink.targets.postgresql import PostgresqlOptions, PostgresqlTarget
 from wal_sink.targets.sql.session import SqlSession
 from wal_sink.testing.contracts.ledger import create, finish, following
 from wal_sink.testing.contracts.rows import BASE_US
-from wal_sink.testing.micro_batches import flush, until_idle
+from wal_sink.testing.micro_batches import flush_with_retries, until_idle
 
 ROWS = [("a", 1), ("b", 2)]
 
@@ -77,7 +77,7 @@ def test_flusher_reconnects_after_its_backend_is_terminated(
         world.server.execute("SELECT pg_terminate_backend(%s)", (backend,))
 
     epochs = after_write(monkeypatch, terminate, times=2)
-    flush(world.flusher())
+    flush_with_retries(world.flusher())
     assert epochs == [0, 0]
     raw.complete(world, 1, "")
 
@@ -103,7 +103,7 @@ def test_lost_answer_to_commit_is_read_back(
             return outcomes[-1]
 
         monkeypatch.setattr(SqlSession, "finish", finish_and_lose)
-        flush(world.flusher())
+        flush_with_retries(world.flusher())
         assert proxy.lost == 1
         again = [] if when == "after" else [Outcome.APPLIED]
         assert outcomes == [Outcome.UNKNOWN, *again]
@@ -125,7 +125,7 @@ def test_server_that_stops_answering_is_an_outage(
         assert 1 < time.monotonic() - began_s < 60
     finally:
         mortal.resume()
-    flush(world.flusher())
+    flush_with_retries(world.flusher())
     raw.complete(world, 1, "")
     world.end_sessions()
 
@@ -160,7 +160,7 @@ def test_row_that_a_trigger_refuses_is_quarantined(world: PostgresqlWorld, state
     """The trigger may use any SQLSTATE."""
     world.on_invalid_row = "quarantine"
     world.refuse_two(f"BEFORE INSERT ON {world.rows_table}", f"{statement}; RETURN NEW;")
-    flush(world.flusher())
+    flush_with_retries(world.flusher())
     assert world.visible() == ROWS[:1]
 
 
@@ -176,7 +176,7 @@ def test_row_that_only_commit_refuses_stops_the_flush(world: PostgresqlWorld) ->
         until_idle(world.flusher())
     assert world.visible() == []
     world.server.execute(f"DROP TRIGGER two ON {world.rows_table}")
-    flush(world.flusher())
+    flush_with_retries(world.flusher())
     raw.complete(world, 1, "")
 
 
@@ -229,7 +229,7 @@ def test_transaction_timeout_does_not_end_a_flush() -> None:
             "CREATE TRIGGER slow BEFORE INSERT ON rows FOR EACH ROW EXECUTE FUNCTION slow()"
         )
         run.batch(ROWS[:1])
-        flush(world.flusher())
+        flush_with_retries(world.flusher())
         assert world.visible() == ROWS[:1]
         world.end_sessions()
 

@@ -14,7 +14,8 @@ from wal_sink.model.ledger import LedgerRow
 from wal_sink.targets.base import Target
 from wal_sink.testing import micro_batches
 from wal_sink.testing.memory_target import MemoryOptions, MemoryTarget
-from wal_sink.testing.micro_batches import PlayedQuery, Rows, flush, in_memory, until_idle
+from wal_sink.testing.micro_batches import PlayedQuery, Rows, in_memory, until_idle
+from wal_sink.testing.micro_batches import flush_with_retries as flush
 
 __all__ = [
     "NOW_US",

@@ -65,7 +65,7 @@ def until_idle(flusher: Flusher, *, retry: bool = False) -> list[Pass]:
     raise AssertionError(f"the flusher is never idle: {passes[-5:]}")
 
 
-def flush(flusher: Flusher) -> None:
+def flush_with_retries(flusher: Flusher) -> None:
     """Run a flusher until it is idle, also after transient errors."""
     until_idle(flusher, retry=True)
 

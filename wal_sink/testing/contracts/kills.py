@@ -35,7 +35,7 @@ from wal_sink.testing.contracts.ledger import (
 )
 from wal_sink.testing.contracts.rows import BASE_US, Record, RowsContract, deliver
 from wal_sink.testing.faults import AnswerLost, CallFaults, Crash, Faults, changes, different_faults
-from wal_sink.testing.micro_batches import PlayedQuery, Rows, flush
+from wal_sink.testing.micro_batches import PlayedQuery, Rows, flush_with_retries
 
 EPOCHS = 2
 """The number of epochs of a play. The flusher writes them as one window."""
@@ -125,12 +125,12 @@ class KillsContract(RowsContract):
             run.batch(*query.partitions(epoch))
         query.before_flush()
         with contextlib.suppress(Crash):
-            flush(query.flusher(faults))
+            flush_with_retries(query.flusher(faults))
         query.end_sessions()
         if not query.idempotent:
             visible = expected | query.rows(query.flushed())
             assert self.rows(query.target) == visible, f"after a fault at {faults.injected}"
-        flush(query.flusher())
+        flush_with_retries(query.flusher())
         expected |= query.rows(EPOCHS - 1)
         assert self.rows(query.target) == expected, (
             f"a fault at {faults.injected}, and another flusher"
