@@ -10,12 +10,13 @@ import json
 import pickle
 import subprocess
 import sys
+from decimal import Decimal
 from pathlib import Path
 from typing import NamedTuple
 
 import pyarrow as pa
 import pytest
-from pyspark.sql.types import StructType
+from pyspark.sql.types import ArrayType, DecimalType, MapType, StringType, StructType
 
 import wal_sink
 from tests.support.programs import ran
@@ -23,12 +24,15 @@ from wal_sink.configuration import configure
 from wal_sink.model import paths
 from wal_sink.model.manifest import Execution, Task
 from wal_sink.model.plan import Agreed, Column, Plan
+from wal_sink.model.spark_types import canonical
 from wal_sink.publish.plans import inputs_key_of
 from wal_sink.spark.data_source import Message, WalSinkDataSource, WalSinkStreamWriter
 from wal_sink.spark.internals import python_worker
 
-SCHEMA = StructType().add("id", "long").add("text", "string")
-ROWS = pa.record_batch({"id": [1], "text": ["a"]}, python_worker.arrow_schema(SCHEMA))
+NESTED = MapType(StringType(), ArrayType(DecimalType(9, 0)))
+SCHEMA = StructType().add("id", "long").add("text", "string").add("nested", NESTED)
+VALUES = {"id": [1], "text": ["a"], "nested": [[("::1", [Decimal(1)])]]}
+ROWS = pa.record_batch(VALUES, python_worker.arrow_schema(SCHEMA))
 TASK = Task(Execution("q", "r", 0), partition=0, task_attempt=0)
 OWN = {"wal_sink", "state_backends"}
 
@@ -107,6 +111,12 @@ def pickled(tmp_path: Path) -> dict[str, dict[str, object]]:
     columns = (
         Column(name="id", source="int64", type="bigint", role="partition"),
         Column(name="text", source="string", type="text", role="regular"),
+        Column(
+            name="nested",
+            source=str(canonical(ROWS.schema.field("nested").type)),
+            type="map<inet, frozen<list<varint>>>",
+            role="regular",
+        ),
     )
     details = {"keyspace": "shop", "table": "orders"}
     plan = Plan(key=key, target="cassandra", table="shop.orders", columns=columns, details=details)

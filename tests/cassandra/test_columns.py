@@ -18,7 +18,7 @@ from wal_sink.model.plan import Column, Plan
 from wal_sink.publish.preflight import CheckedColumn
 from wal_sink.targets.cassandra.options import read_columns
 from wal_sink.targets.cassandra.plan import match_columns
-from wal_sink.targets.cassandra.row_plan import CassandraPlan, CassandraRowPlan, RowTtl
+from wal_sink.targets.cassandra.row_plan import CassandraPlan, CassandraRowPlan
 from wal_sink.targets.cassandra.rows import check
 from wal_sink.targets.cassandra.statements import delete, upsert
 from wal_sink.targets.cassandra.table_changes import refuse_changed
@@ -38,10 +38,7 @@ def plan(**details: Any) -> CassandraPlan:
     ("text", "words", "remedy"),
     [
         ("customerId=customer_id", "not a JSON object", "double quotes"),
-        ('["a", "b"]', "not a JSON object", "double quotes"),
-        ('"a"', "not a JSON object", "double quotes"),
         ('{"a": 1}', "writes 'a' to 1", "the table's"),
-        ('{"a": {"b": "c"}}', "cannot be a name", "the table's"),
         ('{"a": ""}', "cannot be a name", "the table's"),
         ('{"": "a"}', "cannot be a name", "the table's"),
         ('{"a": "x", "a": "y"}', "'a' twice", "Leave out one"),
@@ -137,6 +134,6 @@ def test_renamed_columns_may_have_any_characters() -> None:
 def test_plan_key_does_not_depend_on_the_process() -> None:
     """A text from another process equals the default value, and is not identical with it."""
     sent: Any = str(b"unset", "utf-8")
-    here = CassandraRowPlan(keyspace="k", table="t", ttl=RowTtl(ttl_s=1))
-    present = CassandraRowPlan(keyspace="k", table="t", nulls=sent, ttl=RowTtl(ttl_s=1))
+    here = CassandraRowPlan(keyspace="k", table="t", ttl_s=1)
+    present = CassandraRowPlan(keyspace="k", table="t", nulls=sent, ttl_s=1)
     assert msgspec.json.encode(here) == msgspec.json.encode(present)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import heapq
-from collections import deque
 
 import pytest
 
@@ -13,55 +12,38 @@ from wal_sink.targets.cassandra.driver.concurrency import FIRST, LEAST, MOST, Co
 class Server:
     """A server that works on `workers` requests at a time, each for `work_s`. Other requests wait.
 
-    If more than `queue` requests wait, the server answers at once that it is overloaded. The network takes
-    `way_s`.
+    The network takes `way_s`.
     """
 
-    def __init__(
-        self, workers: int, work_s: float, way_s: float = 0.0, queue: int = 10_000
-    ) -> None:
+    def __init__(self, workers: int, work_s: float, way_s: float = 0.0) -> None:
         self.workers = workers
         self.work_s = work_s
         self.way_s = way_s
-        self.queue = queue
-        self.refused = 0
         self.answered = 0
         self.now = 0.0
         self._free: list[float] = []
-        self._starts: deque[float] = deque()
 
     def feed(self, law: Concurrency, seconds: float) -> list[int]:
         """Send as many requests as the limit allows; return the limits after each answer."""
-        events: list[tuple[float, float, bool]] = []
+        events: list[tuple[float, float]] = []
         limits = []
         until = self.now + seconds
         while self.now < until:
             while len(events) < law.limit:
                 heapq.heappush(events, self._take(self.now))
-            ended, sent, done = heapq.heappop(events)
-            self.now = ended
-            if done:
-                self.answered += 1
-                law.answered(sent, ended, len(events) + 1)
-            else:
-                self.refused += 1
-                law.overloaded(sent, ended)
+            self.now, sent = heapq.heappop(events)
+            self.answered += 1
+            law.answered(sent, self.now, len(events) + 1)
             limits.append(law.limit)
         self._free.clear()
-        self._starts.clear()
         return limits
 
-    def _take(self, now: float) -> tuple[float, float, bool]:
-        while self._starts and self._starts[0] <= now:
-            self._starts.popleft()
-        if len(self._starts) >= self.queue:
-            return now + self.way_s + 1e-6, now, False
+    def _take(self, now: float) -> tuple[float, float]:
         while len(self._free) >= self.workers and self._free[0] <= now:
             heapq.heappop(self._free)
         begin = heapq.heappop(self._free) if len(self._free) >= self.workers else now
         heapq.heappush(self._free, begin + self.work_s)
-        self._starts.append(begin)
-        return begin + self.work_s + self.way_s, now, True
+        return begin + self.work_s + self.way_s, now
 
 
 def typical(limits: list[int]) -> int:
@@ -115,13 +97,6 @@ def started() -> Concurrency:
         law.answered(step, step + 0.001, in_flight=100)
     assert law.limit == MOST
     return law
-
-
-def test_overloaded_server_refuses_few_requests() -> None:
-    server = Server(workers=2, work_s=0.001, way_s=0.02, queue=4)
-    server.feed(Concurrency(), 10)
-    assert server.refused < 0.1 * server.answered
-    assert server.answered > 0.2 * 10 * 2 / 0.001
 
 
 def test_limit_falls_with_high_latency_and_recovers() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import logging
 import random
 from decimal import Decimal
 from typing import Any
@@ -15,9 +14,9 @@ import pytest
 from tests.support.cassandra import NodeTable
 from wal_sink.demo.cassandra import Node
 from wal_sink.targets.cassandra.driver.connection import connect
-from wal_sink.targets.cassandra.rows import TimestampedRows
 from wal_sink.targets.cassandra.sender import first_row_text
 from wal_sink.targets.cassandra.session import CassandraSession
+from wal_sink.targets.cassandra.statements import TimestampedRows
 
 pytestmark = pytest.mark.cassandra
 
@@ -120,19 +119,6 @@ def test_error_names_a_refused_delete_by_its_key(table: NodeTable) -> None:
     assert "a=" not in first
     for part in ("k2=6", IDS[2], "a=", f"{(day - DAY_0).days}"):
         assert part in second
-
-
-def test_start_warns_of_a_short_gc_grace(
-    table: NodeTable, caplog: pytest.LogCaptureFixture
-) -> None:
-    """A start without deletes does not warn."""
-    with caplog.at_level(logging.WARNING, logger="wal_sink"):
-        table.target(**DELETES).plan(SCHEMA, "key")
-        table.node.execute(f"ALTER TABLE {table.name} WITH gc_grace_seconds = 600")
-        table.target().plan(SCHEMA.remove(SCHEMA.names.index("op")), "key")
-        assert "gc_grace" not in caplog.text
-        table.target(**DELETES).plan(SCHEMA, "key")
-    assert "gc_grace_seconds = 600" in caplog.text
 
 
 @pytest.mark.parametrize("mode", ["insert", "update"])

@@ -51,27 +51,6 @@ def test_varint_of_any_width_is_encoded_as_by_driver(
     same(cql, pa.array([decimal.Decimal(n) for n in around(range(bits))], arrow))
 
 
-@pytest.mark.parametrize("sign", [0, 1])
-@pytest.mark.parametrize("scale", [0, 2, 18, 38])
-def test_decimals_keep_their_scale(sign: int, scale: int) -> None:
-    digits = [(9,) * 38, (1,), (0,), (1, 0, 0)]
-    values = [decimal.Decimal((sign, digit, -scale)) for digit in digits]
-    same("decimal", pa.array([*values, None], pa.decimal128(38, scale)))
-
-
-@pytest.mark.parametrize("arrow", [pa.decimal32(9, 2), pa.decimal64(18, 2)])
-def test_decimal32_and_decimal64_are_encoded_as_by_driver(arrow: pa.DataType) -> None:
-    """Spark sends none, but Arrow has them."""
-    most = 10**arrow.precision - 1
-    values = [None, *(decimal.Decimal(n).scaleb(-2) for n in (-most, -1, 0, 128, most))]
-    same("decimal", pa.array(values, arrow))
-
-
-def test_duration_of_any_width_is_encoded_as_by_driver() -> None:
-    values = [n for n in around(range(64)) if -(2**63) <= n < 2**63]
-    same("duration", pa.array([*values, -(2**63)], pa.int64()))
-
-
 @pytest.mark.parametrize(
     ("cql", "column"),
     [
@@ -168,17 +147,3 @@ def test_array_with_first_offset_above_zero_is_encoded() -> None:
     both = pa.StructArray.from_arrays([lists, pa.array(["skipped", "x", None, "y"])], ["a", "b"])
     same("frozen<tuple<frozen<list<text>>, text>>", both)
     same("frozen<tuple<frozen<list<text>>, text>>", both[2:])
-
-
-def test_fields_that_the_batch_lacks_are_null() -> None:
-    """The type has got a field after the query's plan was made."""
-    values = [{"x": 1, "y": "a"}, None, {"x": None, "y": None}]
-    pairs = pa.array(values, pa.struct([("x", pa.int32()), ("y", pa.string())]))
-    lists = pa.array([[values[0]], [values[2], values[0]], []], pa.list_(pairs.type))
-    for cql, column in (("frozen<pair>", pairs), ("frozen<list<frozen<pair>>>", lists)):
-        batch, planned = pa.record_batch({"c": column}), plan(cql)
-        now = {"pair": (*PAIR["pair"], ("z", "double")), "other": (("n", "int"),)}
-        live = plan(cql, types=now)
-        expected = [row.wire for row in driver_rows(batch, live, key=())]
-        assert encode_from(batch, live, 0).data.to_pybytes() == b"".join(expected)
-        assert encode_from(batch, planned, 0).data.size < len(b"".join(expected))

@@ -14,12 +14,9 @@ import pytest
 from tests.support.cql_driver import driver_rows, encode_from, plan_of
 from wal_sink.model.plan import Role
 from wal_sink.targets.cassandra.encode import (
-    Encoded,
     Varying,
-    joined,
     reordered,
     routing_keys,
-    varying,
 )
 from wal_sink.targets.cassandra.row_plan import CassandraPlan
 from wal_sink.targets.cassandra.rows import check
@@ -53,7 +50,7 @@ def readings(nulls: str = "unset") -> tuple[pa.RecordBatch, CassandraPlan]:
     )
 
 
-def rows_of(encoded: Encoded) -> list[bytes]:
+def rows_of(encoded: Varying) -> list[bytes]:
     """Return the bytes of each row."""
     data = encoded.data.to_pybytes()
     bounds = encoded.offsets.tolist()
@@ -68,7 +65,6 @@ def test_encoded_row_has_head_values_and_timestamp(nulls: str, protocol: int) ->
     expected = [HEAD + row.wire for row in driver_rows(batch, plan, US, protocol=protocol)]
     encoded = encode_from(batch, plan, US, HEAD)
     assert rows_of(encoded) == expected
-    assert encoded.offsets.dtype == np.int64
 
 
 def test_encoding_no_rows_gives_one_offset() -> None:
@@ -88,19 +84,6 @@ def test_rows_in_another_order_keep_their_timestamps() -> None:
         assert rows_of(again) == [rows[i] for i in order]
         timestamps_us = [struct.unpack(">q", row[-8:])[0] for row in rows_of(again)]
         assert timestamps_us == [US + i for i in order]
-
-
-def test_offsets_of_64_bits_give_the_same_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    batch, plan = readings()
-    rows, keys = rows_of(encode_from(batch, plan, US, HEAD)), routing_keys(batch, plan, [0, 1])
-    six = Varying(pa.py_buffer(b"123456"), np.array([0, 6]))
-    assert varying(joined([six, six], 1), 1).offsets.dtype == np.int32
-    monkeypatch.setattr("wal_sink.targets.cassandra.encode.INT32_MAX", 11)
-    assert varying(joined([six, six], 1), 1).offsets.dtype == np.int64
-    assert rows_of(encode_from(batch, plan, US, HEAD)) == rows
-    large = routing_keys(batch, plan, [0, 1])
-    assert large.type == pa.large_binary()
-    assert large.cast(pa.binary()) == keys
 
 
 # --- routing keys ----------------------------------------------------------------------------

@@ -11,7 +11,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +38,6 @@ from wal_sink.flush.reporter import Reporter
 from wal_sink.progress.status import Status, read_status
 from wal_sink.targets.base import RowSlice
 from wal_sink.targets.cassandra import CassandraOptions, CassandraTarget, ledger
-from wal_sink.targets.cassandra import table as table_module
 from wal_sink.targets.cassandra.driver.concurrency import Concurrency
 from wal_sink.targets.cassandra.driver.connection import connect
 from wal_sink.targets.cassandra.driver.frames import EncodedBatch
@@ -267,36 +265,6 @@ def test_table_missing_on_one_node_is_an_outage(
     assert table(admin) == {"b": 2}
 
 
-@pytest.mark.parametrize("name", ["wal_sink_lagging", "t"])
-def test_table_that_only_the_first_node_lacks_is_accepted(
-    node: EmbeddedCassandra, admin: Any, role: str, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    """The first node lags behind, or another start has just created the table."""
-    arguments = {"username": role, "password": "first", "ledgerTable": "wal_sink_lagging"}
-    target = CassandraTarget(options(node, **arguments))
-    plan = target.plan(pa.schema({"k": pa.string(), "v": pa.int64()}), "k")
-    where_it_is = table_module._node_with_table
-    again = {
-        "t": "CREATE TABLE ks.t (k text PRIMARY KEY, v bigint)",
-        "wal_sink_lagging": create_ledger(TableName("ks", "wal_sink_lagging")),
-    }[name]
-
-    def where_it_is_by_now(session: Any, name: TableName) -> Any:
-        admin.execute(again)
-        return where_it_is(session, name)
-
-    with target.connect(f"{role} {name}") as session:
-        admin.execute(f"DROP TABLE ks.{name}")
-        if name != "t":  # its first statement
-            with pytest.raises(TargetUnavailable, match="does not exist"):
-                session.read()
-        monkeypatch.setattr(table_module, "_node_with_table", where_it_is_by_now)
-        query_id = f"{role} {name}"
-        look = {"t": partial(session.compare, plan)}.get(name, partial(target.connect, query_id))
-        look()
-        session.compare(plan)
-
-
 @pytest.mark.usefixtures("admin")
 def test_creation_of_the_ledger_outlasts_the_request_timeout(
     node: EmbeddedCassandra, role: str, monkeypatch: pytest.MonkeyPatch
@@ -314,17 +282,6 @@ def test_creation_of_the_ledger_outlasts_the_request_timeout(
     target.plan(pa.schema({"k": pa.string(), "v": pa.int64()}), "k")
 
 
-def test_keyspace_without_the_commit_log_stops_the_flush(flushing: Flushing, admin: Any) -> None:
-    admin.execute("ALTER KEYSPACE ks WITH durable_writes = false")
-    try:
-        epoch = flushing.batch(("b", 2))
-        stopped = flushing.stops("SchemaMismatch", "durable_writes = false")
-    finally:
-        admin.execute("ALTER KEYSPACE ks WITH durable_writes = true")
-    assert "durable_writes = true" in str(stopped.remedy)
-    flushing.flushes(epoch)
-
-
 def test_error_after_a_dropped_ledger_advises_set_mark(flushing: Flushing, admin: Any) -> None:
     """The remedy of the first error creates an empty table. The remedy of the next error is the command."""
     mine = "SELECT * FROM ks.wal_sink_ledger WHERE query_id = %s"
@@ -340,13 +297,6 @@ def test_error_after_a_dropped_ledger_advises_set_mark(flushing: Flushing, admin
     admin.execute(f"INSERT INTO ks.wal_sink_ledger ({columns}) VALUES ({marks})", tuple(kept))
     flushing.flushes(epoch)
     assert table(admin) == {"a": 1, "b": 2}
-
-
-def test_table_created_again_gets_only_later_rows(flushing: Flushing, admin: Any) -> None:
-    admin.execute("DROP TABLE ks.t")
-    admin.execute("CREATE TABLE ks.t (k text PRIMARY KEY, v bigint)")
-    flushing.flushes(flushing.batch(("b", 2)))
-    assert table(admin) == {"b": 2}
 
 
 def test_withdrawn_permission_stops_the_flush_until_granted(

@@ -8,7 +8,6 @@ from collections.abc import Callable
 import pytest
 from cassandra import InvalidRequest, OperationTimedOut, WriteFailure
 from cassandra.cluster import NoHostAvailable
-from cassandra.query import UNSET_VALUE
 
 from tests.cassandra.cql_nodes import (
     BATCH,
@@ -23,11 +22,10 @@ from tests.cassandra.cql_nodes import (
     values_of,
     well,
 )
-from tests.support.cql_driver import OwnStatements
 from wal_sink.errors import TargetRefused, TargetUnavailable
 from wal_sink.targets.cassandra.driver.concurrency import Concurrency
 from wal_sink.targets.cassandra.driver.errors import is_refused
-from wal_sink.targets.cassandra.driver.frames import EncodedBatch, statement_head
+from wal_sink.targets.cassandra.driver.frames import EncodedBatch
 from wal_sink.targets.cassandra.driver.internals import ServerError
 from wal_sink.targets.cassandra.sender import Sender
 from wal_sink.telemetry import FlushMetrics
@@ -64,34 +62,6 @@ def test_failure_of_a_full_node_is_not_a_refusal(failure: Exception) -> None:
     assert not is_refused(failure)
 
 
-def encoded(*ids: int) -> EncodedBatch:
-    """Return a batch of rows with a key, a null, an unset value and a timestamp."""
-    fields: list[tuple[bytes | int, ...]] = [(i.to_bytes(4, "big"), -1, -2, bytes(8)) for i in ids]
-    data = b"".join(statement_head(b"q" * 16, 4) + b"".join(map(_encode, row)) for row in fields)
-    return EncodedBatch(len(ids), data, OwnStatements({}))
-
-
-def _encode(value: bytes | int) -> bytes:
-    if isinstance(value, int):
-        return value.to_bytes(4, "big", signed=True)
-    return len(value).to_bytes(4, "big") + value
-
-
-def keys(batch: EncodedBatch) -> list[int]:
-    """Return the keys of a request's rows, by halving the request."""
-    if halves := batch.halves():
-        assert all(half.statements == batch.statements for half in halves)
-        return [key for half in halves for key in keys(half)]
-    query_id, values = next(batch.rows())
-    assert (query_id, values[1:]) == (b"q" * 16, [None, UNSET_VALUE, bytes(8)])
-    return [int.from_bytes(values[0], "big")]
-
-
-@pytest.mark.parametrize("count", [1, 2, 3, 7, 600])
-def test_halves_of_a_request_have_every_row(count: int) -> None:
-    assert keys(encoded(*range(count))) == list(range(count))
-
-
 class Node:
     """A node that refuses some rows, and records its requests.
 
@@ -120,6 +90,15 @@ class Node:
 def numbers(*batches: EncodedBatch) -> list[int]:
     """Return the rows of requests as `Node` numbers them."""
     return [int.from_bytes(values[0][:8], "big") for batch in batches for _, values in batch.rows()]
+
+
+@pytest.mark.parametrize("count", [1, 2, 7, 600])
+def test_halves_of_a_request_have_every_row(count: int) -> None:
+    batch = request(rows=count)
+    halves = batch.halves()
+    assert [len(half) for half in halves] == [count // 2, count - count // 2][: count // 2 * 2]
+    assert numbers(*halves or [batch]) == numbers(batch)
+    assert all(half.statements == batch.statements for half in halves)
 
 
 def written(cluster: Nodes, *batches: EncodedBatch) -> list[int]:

@@ -82,15 +82,6 @@ def instant(us: int) -> dt.datetime:
     return dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(microseconds=us)
 
 
-def test_equal_timestamps_keep_the_larger_value(table: NodeTable) -> None:
-    """The server compares the bytes of each cell, where -1 is larger than 1."""
-    now = now_us()
-    with writer(table) as write_rows:
-        for row in (("a", 1, 1, "x"), ("a", 1, -1, "b"), ("a", 1, 7, "a")):
-            write_rows(now, [row])
-    assert rows_of(table) == {("a", 1): (-1, "x")}
-
-
 @pytest.mark.parametrize(
     ("options", "controls"),
     [

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 from cassandra.cluster import NoHostAvailable
 
@@ -11,17 +13,7 @@ from wal_sink.targets.cassandra import CassandraOptions
 from wal_sink.targets.cassandra.driver.connection import _no_connection, choose_datacenter
 from wal_sink.targets.cassandra.ledger import create_ledger, ledger_id
 from wal_sink.targets.cassandra.row_plan import TableName
-from wal_sink.targets.cassandra.server import Server, refuse_too_few_nodes, refuse_unfit
-
-CASSANDRA = Server("5.0.9", "Test Cluster", {"system": {}, "system_schema": {}, "shop": {}})
-"""The answers of the embedded node."""
-KEYSPACES = Server(
-    "3.11.2",
-    "Amazon Keyspaces",
-    {"system": {}, "system_schema": {}, "system_schema_mcs": {}, "shop": {}},
-)
-COSMOS = Server("3.11.0", "CosmosProd", {"shop": {}})
-"""The answers that cqlsh prints: Connected to CosmosProd … Cassandra 3.11.0 | CQL spec 3.4.4."""
+from wal_sink.targets.cassandra.server import refuse_too_few_nodes
 
 
 def options(**options: str) -> CassandraOptions:
@@ -29,33 +21,6 @@ def options(**options: str) -> CassandraOptions:
     return parse(
         raw | {f"cassandra.{name}": value for name, value in options.items()}, CassandraOptions
     )
-
-
-def refusal(server: Server, **arguments: str) -> SchemaMismatch:
-    with pytest.raises(SchemaMismatch) as refused:
-        refuse_unfit(server, options(**arguments))
-    assert refused.value.remedy
-    return refused.value
-
-
-def test_cassandra_is_accepted() -> None:
-    refuse_unfit(CASSANDRA, options())
-
-
-def test_amazon_keyspaces_is_refused() -> None:
-    """Amazon Keyspaces has its own cluster name, and a keyspace that no other product has."""
-    assert "no reads at SERIAL" in refusal(KEYSPACES).what
-    assert "Amazon Keyspaces" in refusal(KEYSPACES._replace(cluster_name="")).what
-    refuse_unfit(CASSANDRA._replace(cluster_name="Amazon keyspaces of ours"), options())
-
-
-def test_cosmos_db_is_refused() -> None:
-    """An address of Cosmos DB is refused, whatever the server answers."""
-    assert "one write timestamp for a row" in refusal(COSMOS).what
-    at = "us.example.org, shop.cassandra.cosmos.azure.com"
-    assert "Azure Cosmos DB" in refusal(COSMOS._replace(cluster_name="x"), contactPoints=at).what
-    refuse_unfit(CASSANDRA._replace(cluster_name="CosmosProd"), options())
-    refuse_unfit(CASSANDRA, options(contactPoints="cosmos.azure.com.example.org"))
 
 
 SIMPLE = {"class": "org.apache.cassandra.locator.SimpleStrategy", "replication_factor": "3"}
@@ -81,13 +46,14 @@ NETWORK = {"class": "org.apache.cassandra.locator.NetworkTopologyStrategy", "a":
 def test_consistency_level_beyond_the_nodes_is_refused(
     replication: dict[str, str], nodes: dict[str, int], level: str, serial: str, problem: str
 ) -> None:
-    server = CASSANDRA._replace(keyspaces={"shop": replication}, nodes=nodes)
     arguments = options(consistencyLevel=level, serialConsistencyLevel=serial)
+    local = next(iter(nodes))
+    check = partial(refuse_too_few_nodes, {"shop": replication}, nodes, arguments, local)
     if not problem:
-        refuse_too_few_nodes(server, arguments, next(iter(nodes)))
+        check()
         return
     with pytest.raises(SchemaMismatch, match=problem) as refused:
-        refuse_too_few_nodes(server, arguments, next(iter(nodes)))
+        check()
     assert 'ALTER KEYSPACE "shop" WITH replication = {' in refused.value.remedy
 
 

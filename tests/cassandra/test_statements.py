@@ -20,10 +20,15 @@ from tests.support.cql_driver import Field, encode_from, plan_of, prepared
 from wal_sink.targets.cassandra.batches import PlanRequests
 from wal_sink.targets.cassandra.driver.frames import EncodedBatch
 from wal_sink.targets.cassandra.plan import match_columns
-from wal_sink.targets.cassandra.row_plan import EXPIRES_US, MAX_TTL_S, TIMESTAMP_US, TTL_S, RowTtl
-from wal_sink.targets.cassandra.rows import TimestampedRows, check, remaining_ttls
+from wal_sink.targets.cassandra.row_plan import EXPIRES_US, MAX_TTL_S, TIMESTAMP_US, TTL_S
+from wal_sink.targets.cassandra.rows import check
 from wal_sink.targets.cassandra.sender import log_timestamp_us
-from wal_sink.targets.cassandra.statements import Statements, _encoded, positions_in_parts
+from wal_sink.targets.cassandra.statements import (
+    Statements,
+    TimestampedRows,
+    _encoded,
+    remaining_ttls,
+)
 
 US = 1_700_000_000_000_000
 NOW_S = 1_790_000_000
@@ -53,7 +58,7 @@ def test_slice_of_one_statement_is_not_divided() -> None:
     for rows, start in ((stored.take([0, 2, 5]), "INSERT"), (stored.take([1]), "DELETE")):
         parts = statements.divide(TimestampedRows(rows, np.arange(rows.num_rows)))
         assert len(parts) == 1
-        assert positions_in_parts(parts) is None
+        assert parts[0].positions is None
         assert parts[0].statement.prepared.query_id.decode().startswith(start)
     assert len(list(statements.by_id)) == 2
 
@@ -89,29 +94,30 @@ def rows_of(request: EncodedBatch) -> tuple[set[bytes], list[tuple[str, int]]]:
     return keys, rows
 
 
-def remaining(rule: RowTtl, now_s: int, **columns: list[int]) -> list[int]:
+def remaining(details: dict[str, Any], now_s: int, **columns: list[int]) -> list[int]:
     names = {"ttl": TTL_S, "until": EXPIRES_US}
     arrays = {names[name]: pa.array(values, pa.int64()) for name, values in columns.items()}
     rows = len(next(iter(columns.values()), [0]))
     timestamps_us = np.arange(NOW_S * S_US + 900_000, NOW_S * S_US + 900_000 + rows)
     batch = pa.table(arrays).combine_chunks().to_batches()[0] if arrays else pa.record_batch({})
-    seconds = remaining_ttls(TimestampedRows(batch, timestamps_us), rule, now_s)
+    seconds = remaining_ttls(
+        TimestampedRows(batch, timestamps_us), plan_of(**details).details, now_s
+    )
     assert seconds is not None
     return [int(second) for second in seconds]
 
 
 def test_row_never_expires_early() -> None:
-    ttl = RowTtl(expires_at_column="t")
     until = [NOW_S * S_US, NOW_S * S_US + 1, (NOW_S + 9) * S_US - 1, (NOW_S - 9) * S_US]
-    assert remaining(ttl, NOW_S, until=until) == [0, 1, 9, -9]
+    assert remaining({"expires_at_column": "t"}, NOW_S, until=until) == [0, 1, 9, -9]
 
 
 def test_remaining_ttl_never_exceeds_option_or_server() -> None:
     """Timestamps may be ahead of the clock, and a time of expiry may be far away."""
-    assert remaining(RowTtl(ttl_s=10), NOW_S - 500) == [10]
-    assert remaining(RowTtl(ttl_column="t"), NOW_S - 500, ttl=[7, 8]) == [7, 8]
+    assert remaining({"ttl_s": 10}, NOW_S - 500) == [10]
+    assert remaining({"ttl_column": "t"}, NOW_S - 500, ttl=[7, 8]) == [7, 8]
     far = (NOW_S + 2 * MAX_TTL_S) * S_US
-    assert remaining(RowTtl(expires_at_column="t"), NOW_S, until=[far]) == [MAX_TTL_S]
+    assert remaining({"expires_at_column": "t"}, NOW_S, until=[far]) == [MAX_TTL_S]
 
 
 @pytest.mark.parametrize("nulls", ["unset", "write"])
@@ -124,7 +130,7 @@ def test_insert_with_ttl_has_timestamp_and_ttl_last(nulls: str) -> None:
         ("c", "clustering", "int", pa.int32()),
         ("w", "regular", "int", pa.int32()),
     ]
-    plan = plan_of(*columns, nulls=nulls, ttl=RowTtl(ttl_column="ttl"))
+    plan = plan_of(*columns, nulls=nulls, ttl_column="ttl")
     rows = [("a", 10, 1.5, 1, 7), ("b", 3, 2.5, 2, None), ("c", 20, None, 3, 8)]
     arrays = zip(zip(*rows, strict=True), columns, strict=True)
     batch = pa.record_batch(
@@ -132,7 +138,7 @@ def test_insert_with_ttl_has_timestamp_and_ttl_last(nulls: str) -> None:
     )
     stored = TimestampedRows(check(batch, plan), np.arange(3) + NOW_S * S_US)
     assert stored.batch.schema.names == ["k", "v", "c", "w", TTL_S]
-    ttls = remaining_ttls(stored, plan.details.ttl, NOW_S + 4)
+    ttls = remaining_ttls(stored, plan.details, NOW_S + 4)
     written = rows_by_statement(Statements(plan, prepared), stored, ttls)
     query = 'INSERT INTO "ks"."t" ("k", "v", "c", "w") VALUES (?, ?, ?, ?)'
     assert {query for query, _ in written} == {f"{query} USING TIMESTAMP ? AND TTL ?"}

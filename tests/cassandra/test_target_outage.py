@@ -2,33 +2,25 @@
 
 from __future__ import annotations
 
-import secrets
-import socket
 import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from tests.support.cassandra import options_of
-from tests.support.cql_driver import request_of
 from wal_sink.demo.cassandra import EmbeddedCassandra
 from wal_sink.errors import TargetUnavailable
 from wal_sink.model.ledger import LedgerRow, Outcome
 from wal_sink.model.plan import Plan
 from wal_sink.targets.base import ErrorClass, IdempotentSession, RowSlice, Session, Target
 from wal_sink.targets.cassandra import CassandraOptions, CassandraTarget
-from wal_sink.targets.cassandra.driver.concurrency import Concurrency
 from wal_sink.targets.cassandra.driver.connection import Connection, connect
-from wal_sink.targets.cassandra.driver.errors import was_not_sent
-from wal_sink.targets.cassandra.driver.requests_in_flight import RequestPipeline, SentGroup
 from wal_sink.targets.cassandra.ledger import Ledger
-from wal_sink.targets.cassandra.sender import Sender
 from wal_sink.targets.cassandra.session import CassandraSession
 from wal_sink.targets.cassandra.table_changes import TableWatch
 from wal_sink.telemetry import FlushMetrics, counting_requests
@@ -106,15 +98,6 @@ def write(session: IdempotentSession, plan: Plan, *slices: RowSlice) -> None:
     session.drain()
 
 
-def sender_of(connection: Connection, most: int = 4, **seconds: float) -> Sender:
-    return Sender(connection, Concurrency(most), FlushMetrics(), **{"timeout_s": 60.0, **seconds})
-
-
-def send_all(sender: Sender, statements: Iterable[Any]) -> None:
-    sender.send(statements)
-    sender.drain()
-
-
 def finish_in_vain(
     target: CassandraTarget, session: Session, current: LedgerRow
 ) -> ErrorClass | Outcome:
@@ -148,23 +131,6 @@ def test_lost_answer_is_unknown_until_a_read(node: EmbeddedCassandra, session: S
     assert finish(session, current, following(current)) is Outcome.CONFLICT
 
 
-def test_slow_answer_to_first_ledger_row_is_no_conflict(
-    node: EmbeddedCassandra, target: CassandraTarget
-) -> None:
-    with target.connect(prepared := uuid.uuid4().hex) as session:
-        create(session, prepared)
-    query_id = uuid.uuid4().hex
-    with target.connect(query_id) as session:
-        assert session.read() is None
-        resume = threading.Timer(3, node.resume)
-        node.pause()
-        resume.start()
-        new = first_row(query_id, 3)
-        assert finish(session, None, new) is not Outcome.CONFLICT  # it prepares, too
-        resume.join()
-        assert eventually(session, new) == new
-
-
 def test_rows_arrive_after_the_node_stalls(
     node: EmbeddedCassandra,
     session: IdempotentSession,
@@ -190,49 +156,6 @@ def test_rows_arrive_after_the_node_stalls(
     assert {(row.id, row.v, row.us) for row in got} == {
         (i, f"v{i % 500}", US + i % 500) for i in range(20_000)
     }
-
-
-def test_full_socket_fails_no_request(
-    node: EmbeddedCassandra, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    refused = 0
-    patient = options(node, {"cassandra.requestTimeout": "30"})
-    with connect(patient) as connection:
-        session = connection.session
-        (pool,) = session.get_pools()
-        pool._connection._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
-        insert = session.prepare("INSERT INTO ks.t (id, v) VALUES (?, ?)")
-
-        def feed() -> Iterator[Any]:
-            """Yield requests. Wait after the second one until the socket is full: the node reads nothing."""
-            for i in range(80_000, 80_050):
-                yield request_of(insert.bind([i, secrets.token_hex(100_000)]))
-                while i == 80_001 and pool._connection._socket_writable:
-                    time.sleep(0.01)
-
-        has_room, await_group = RequestPipeline.has_room, RequestPipeline.await_group
-
-        def resumes_when_full(pipeline: RequestPipeline, places: float) -> bool:
-            if not (has := has_room(pipeline, places)):
-                node.resume()
-            return has
-
-        def counts_refused(pipeline: RequestPipeline) -> SentGroup:
-            nonlocal refused
-            sent = await_group(pipeline)
-            for failed in sent.failed:
-                refused += was_not_sent(failed.error)
-                node.resume()
-            return sent
-
-        monkeypatch.setattr(RequestPipeline, "has_room", resumes_when_full)
-        monkeypatch.setattr(RequestPipeline, "await_group", counts_refused)
-        node.pause()
-        send_all(sender_of(connection, 8, timeout_s=30), feed())
-    assert refused < 20  # a buffer may become full between the check and the push
-    assert not [record for record in caplog.records if record.name == Sender.__module__]
-    assert {row.id for row in node.execute("SELECT id FROM ks.t")} >= set(range(80_000, 80_050))
-    node.execute("TRUNCATE ks.t")
 
 
 def test_schema_version_is_read_from_a_connected_node(
@@ -347,25 +270,6 @@ def test_node_restart_keeps_whole_windows(node: EmbeddedCassandra) -> None:
     )
     plan = target.plan(CONTRACT_SCHEMA, "k")
     Restarted(node).test_restart_of_the_server_keeps_whole_windows(target, plan)
-
-
-def test_stalled_driver_thread_is_an_outage_for_rows(
-    node: EmbeddedCassandra, standstill: threading.Event, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("wal_sink.targets.cassandra.driver.errors._TIMER_MAY_LAG_S", 0.0)
-    with connect(options(node)) as connection:
-        insert = connection.session.prepare("INSERT INTO ks.t (id, v) VALUES (?, 'x')")
-        sender = sender_of(connection, patience_s=1, timeout_s=3)
-        stand_still(connection, standstill)
-        began = time.monotonic()
-        with pytest.raises(TargetUnavailable, match="did not acknowledge 3 requests"):
-            send_all(sender, [request_of(insert.bind([50_000 + number])) for number in range(3)])
-        connection.close()
-        assert time.monotonic() - began < 30, "and nothing waits for its end as it disconnects"
-    standstill.set()
-    with connect(options(node)) as connection:
-        sender = sender_of(connection)
-        send_all(sender, [request_of(insert.bind([50_000 + number])) for number in range(3)])
 
 
 def test_stalled_driver_thread_is_an_outage_for_the_ledger(

@@ -75,8 +75,9 @@ def test_plan_has_the_columns_of_the_dataframe(cassandra: Node, table: str) -> N
     plan = target(cassandra, table, nulls="write").plan(SCHEMA, "key 1")
     assert (plan.key, plan.target, plan.table) == ("key 1", "cassandra", f'"{table}"."t"')
     place = {"keyspace": table, "table": "t", "nulls": "write", "types": {}}
-    rows = {"update": False, "clustering": [], "ttl": None, "timestamp_column": ""}
-    assert plan.details == place | rows
+    rows = {"update": False, "clustering": [], "timestamp_column": ""}
+    ttl = {"ttl_s": None, "ttl_column": "", "expires_at_column": ""}
+    assert plan.details == place | rows | ttl
     assert [(c.name, c.source, c.type, c.role) for c in plan.columns] == [
         ("id", "int32", "bigint", "partition"),
         ("At", "timestamp[us, tz=UTC]", "timestamp", "clustering"),
@@ -100,30 +101,6 @@ def test_ledger_table_may_be_in_another_keyspace(cassandra: Node, table: str) ->
         assert len(cassandra.execute(f'SELECT * FROM "{other}"."Led"')) == 1
     finally:
         cassandra.execute(f'DROP KEYSPACE "{other}"')
-
-
-def test_table_that_is_not_a_ledger_is_refused(cassandra: Node, table: str) -> None:
-    wrong = target(cassandra, table, ledgerTable="t")
-    text = refusal(wrong)
-    assert "is not a ledger of wal_sink" in text
-    assert 'CREATE TABLE IF NOT EXISTS "' in text
-    with pytest.raises(SchemaMismatch, match="is not a ledger of wal_sink"):
-        wrong.connect("q")
-
-
-def test_varchar_and_text_are_one_type(cassandra: Node, keyspace: str) -> None:
-    cassandra.execute(f"CREATE TABLE {keyspace}.t (id varchar PRIMARY KEY)")
-    plan = target(cassandra, keyspace).plan(pa.schema([("id", pa.string())]), "k")
-    assert plan.columns[0].type == "text"
-
-
-def test_default_ttl_of_the_table_is_logged(
-    cassandra: Node, table: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    cassandra.execute(f"ALTER TABLE {table}.t WITH default_time_to_live = 60")
-    with caplog.at_level(logging.INFO, logger="wal_sink"):
-        target(cassandra, table).plan(SCHEMA, "k")
-    assert "default_time_to_live = 60" in caplog.text
 
 
 @pytest.mark.usefixtures("no_thread_is_left")

@@ -139,17 +139,6 @@ def test_server_refusing_table_ids_gets_a_ledger(
     assert id_of(cassandra, *name) != ledger_id(name)
 
 
-def test_unfit_server_is_refused_at_the_start(cassandra: Node, shared: str) -> None:
-    """A keyspace that only Amazon Keyspaces has makes the node look like that service."""
-    cassandra.create_keyspace("system_schema_mcs")
-    try:
-        target = CassandraTarget(options(cassandra, shared, ledgerTable="never"))
-        with pytest.raises(SchemaMismatch, match="is Amazon Keyspaces, which is not supported"):
-            target.plan(SCHEMA, "k")
-    finally:
-        cassandra.execute("DROP KEYSPACE system_schema_mcs")
-
-
 @pytest.mark.parametrize(("ahead_s", "refused"), [(30, False), (90, True), (-3_600, False)])
 def test_driver_whose_clock_is_ahead_is_refused(
     cassandra: Node, shared: str, monkeypatch: pytest.MonkeyPatch, ahead_s: int, refused: bool

@@ -53,7 +53,7 @@ DOCUMENTED = dict(
 
 def problems_of(source: pa.DataType, cql: str, types: UserTypes | None = None) -> list[str]:
     """Return the texts of what keeps column c from being written to a type."""
-    return [str(mismatch) for mismatch in mismatches("c", source, parse(cql, types or {}))]
+    return [*mismatches("c", source, parse(cql, types or {}))]
 
 
 @pytest.mark.parametrize("cql", sorted(TYPES))
@@ -61,19 +61,17 @@ def problems_of(source: pa.DataType, cql: str, types: UserTypes | None = None) -
 def test_type_fits_as_documented_or_is_refused(spark: str, cql: str) -> None:
     documented = DOCUMENTED[cql].split(", ")
     for problems, path in (
-        (mismatches("c", SPARK[spark], parse(cql, {})), "c"),
-        (
-            mismatches("c", pa.list_(SPARK[spark]), parse(f"frozen<list<{cql}>>", {})),
-            "c.element",
-        ),
+        (problems_of(SPARK[spark], cql), "c"),
+        (problems_of(pa.list_(SPARK[spark]), f"frozen<list<{cql}>>"), "c.element"),
     ):
         if spark in documented or (spark == "decimal(p,0)" and "decimal" in documented):
             assert problems == []
         else:
-            (mismatch,) = problems
-            assert mismatch.path == path
-            assert cql in mismatch.problem
-            assert mismatch.remedy
+            (problem,) = problems
+            assert (
+                re.match(rf"{path}: .*the table's {cql}\b.* Cast ", problem)
+                or "an instant" in problem
+            )
 
 
 def test_documentation_lists_every_type() -> None:
@@ -92,15 +90,6 @@ def test_error_of_narrowing_names_types_and_cast() -> None:
     assert "where it is a bigint" in problem
 
 
-def test_cast_of_a_field_is_proposed_beside_another_mismatch() -> None:
-    """No cast of the whole column cures the other mismatch."""
-    struct = pa.struct([("zip", pa.string()), ("town", pa.string())])
-    types = {"place": (("zip", "int"), ("Town", "text"))}
-    first, second = problems_of(struct, "frozen<place>", types)
-    assert first.endswith("Cast it to int, in the type to which the whole column is cast.")
-    assert "c.town: the table's type place has no such field." in second
-
-
 @pytest.mark.parametrize(
     ("cql", "cast"), [("decimal", "decimal(38,18)"), ("varint", "decimal(38,0)")]
 )
@@ -114,7 +103,7 @@ def test_error_of_timestamp_without_zone_names_the_zone() -> None:
     assert "timestamp_ntz is a clock reading without a zone" in problem
     assert "spark.sql.session.timeZone" in problem
     (nested,) = problems_of(pa.list_(pa.timestamp("us")), "set<timestamp>")
-    assert 'Cast it, .withColumn("c", F.col("c").cast("array<timestamp>")).' in nested
+    assert "Cast the column to a type in which c.element is timestamp." in nested
 
 
 @pytest.mark.parametrize(
@@ -126,25 +115,23 @@ def test_unsupported_type_is_refused_by_name(cql: str) -> None:
     assert f"the table's type {cql} is not supported yet. Leave the column out" in problem
 
 
+TOKYO = pa.timestamp("us", "Asia/Tokyo")
+MARKED = pa.field("a", pa.large_string(), nullable=False, metadata={"x": "y"})
+
+
 @pytest.mark.parametrize(
     ("source", "plain"),
     [
-        (pa.large_string(), pa.string()),
         (pa.string_view(), pa.string()),
         (pa.large_binary(), pa.binary()),
         (pa.dictionary(pa.int32(), pa.large_string()), pa.string()),
-        (pa.timestamp("us", "+01:00"), pa.timestamp("us", "UTC")),
         (pa.timestamp("us"), pa.timestamp("us")),
         (pa.decimal128(10, 2), pa.decimal128(10, 2)),
         (
-            pa.list_(pa.field("element", pa.timestamp("us", "Asia/Tokyo"), nullable=False)),
+            pa.list_(pa.field("element", TOKYO, nullable=False)),
             pa.list_(pa.timestamp("us", "UTC")),
         ),
-        (pa.large_list(pa.large_string()), pa.list_(pa.string())),
-        (
-            pa.struct([pa.field("a", pa.large_string(), nullable=False, metadata={"x": "y"})]),
-            pa.struct([("a", pa.string())]),
-        ),
+        (pa.large_list(pa.struct([MARKED])), pa.list_(pa.struct([("a", pa.string())]))),
         (pa.map_(pa.string(), pa.large_string()), pa.map_(pa.string(), pa.string())),
     ],
 )
@@ -201,8 +188,8 @@ def test_nested_types_widen_at_every_level(source: pa.DataType, cql: str) -> Non
             struct(zip=pa.int64(), street=pa.string()),
             "frozen<address>",
             [
-                "c.zip: bigint (Arrow int64) does not fit the table's int without loss. Cast it",
-                "struct<zip:int,street:string>",
+                "c.zip: bigint (Arrow int64) does not fit the table's int without loss. Cast the",
+                "column to a type in which c.zip is int,",
                 "or write to a table where it is a bigint.",
             ],
         ),
@@ -221,16 +208,16 @@ def test_nested_types_widen_at_every_level(source: pa.DataType, cql: str) -> Non
         (
             struct(x=pa.int64(), y=pa.int64()),
             "frozen<tuple<int, bigint>>",
-            ["c.x: bigint", "struct<x:int,y:bigint>"],
+            ["c.x: bigint", "c.x is int"],
         ),
         (
             pa.map_(pa.int64(), pa.list_(pa.int64())),
             "map<bigint, frozen<list<smallint>>>",
-            ["c.value.element: bigint", "map<bigint,array<smallint>>"],
+            ["c.value.element: bigint", "c.value.element is smallint"],
         ),
         (pa.list_(pa.int32()), "vector<float, 3>", ["c.element: int (Arrow int32)", "an int."]),
-        (pa.list_(pa.float64()), "vector<float, 3>", ["c.element: double", "array<float>"]),
-        (pa.list_(pa.null()), "set<int>", ["c.element: null", 'F.col("c").cast("array<int>")).']),
+        (pa.list_(pa.float64()), "vector<float, 3>", ["c.element: double", "c.element is float"]),
+        (pa.list_(pa.null()), "set<int>", ["c.element: null", "c.element is int."]),
         (
             pa.map_(pa.string(), pa.int32()),
             "set<text>",
@@ -243,10 +230,9 @@ def test_nested_types_widen_at_every_level(source: pa.DataType, cql: str) -> Non
         ),
     ],
 )
-def test_error_of_nested_mismatch_names_path_and_cast(
+def test_error_of_nested_mismatch_names_path_and_type(
     source: pa.DataType, cql: str, expected: list[str]
 ) -> None:
-    """The cast is that of the whole column."""
     (problem,) = problems_of(source, cql, ADDRESS)
     assert problem.startswith(expected[0])
     assert [words for words in expected if words not in problem] == []
@@ -255,9 +241,9 @@ def test_error_of_nested_mismatch_names_path_and_cast(
 def test_mismatches_within_a_column_are_all_named() -> None:
     source = struct(zip=pa.int64(), street=pa.int32(), other=pa.int32())
     assert [item.split(":")[0] for item in problems_of(source, "address", ADDRESS)] == [
+        "c.other",
         "c.zip",
         "c.street",
-        "c.other",
     ]
 
 

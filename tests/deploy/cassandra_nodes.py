@@ -68,15 +68,12 @@ class ClusterNode(EmbeddedCassandra):
         self.proxy = Proxy(proxy, port, host)
         self.clock = ""
         """The offset of the node's clock at its next start, for libfaketime: `+30s`."""
-        self.flags: list[str] = []
-        """More options of Java at the next start."""
 
     def _command(self) -> list[str]:
         command = super()._command()
         more = [
             *_MORE.split(),
             f"-Dcassandra.jmx.local.port={self.port + 1 + self.number}",
-            *self.flags,
         ]
         at = command.index("-cp")
         return [*command[:at], *more, *command[at:]]
@@ -95,17 +92,17 @@ class ClusterNode(EmbeddedCassandra):
         return {**os.environ, "LD_PRELOAD": str(library), **faked}
 
     @contextmanager
-    def restarted(self, *flags: str, clock: str = "", **settings: object) -> Iterator[None]:
-        """Restart the node with these flags of Java, clock and settings; restart it normally at the end."""
+    def restarted(self, *, clock: str, **settings: object) -> Iterator[None]:
+        """Restart the node with this clock and these settings; restart it normally at the end."""
         earlier = self._settings
         self.stop()
-        self.flags, self.clock, self._settings = [*flags], clock, {**earlier, **settings}
+        self.clock, self._settings = clock, {**earlier, **settings}
         try:
             self.start()
             yield
         finally:
             self.stop()
-            self.flags, self.clock, self._settings = [], "", earlier
+            self.clock, self._settings = "", earlier
             self.start()
 
     def tool(self, *arguments: str) -> None:

@@ -392,27 +392,6 @@ def test_flush_continues_when_a_node_joins_and_leaves(
     exact("a node joined, and decommissioned")
 
 
-def test_flush_waits_for_a_node_without_the_schema(
-    cluster: CassandraCluster,
-    tmp_path: Path,
-    counted: Counted,
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """A coordinator without keyspace and tables counts as an outage."""
-    monkeypatch.setattr("wal_sink.flush.loop._RETRY_MOST_S", 0.5)
-    node = cluster.nodes[2]
-    others = ",".join(f"{node.host}:{cluster.port + 1}" for node in cluster.nodes[:2])
-    node.stop()
-    with Stream(cluster, tmp_path) as stream:
-        with node.restarted(f"-Dcassandra.skip_schema_check_for_endpoints={others}"):
-            stream.stops("TargetUnavailable")
-        cluster.await_up()
-        stream.goes_on()
-        assert not re.search("is gone|refused for", caplog.text)
-        count_rows([stream], ["rows"], "a node without the schema", counted)
-
-
 def test_local_serial_survives_a_lost_datacenter(
     cluster: CassandraCluster,
     tmp_path: Path,

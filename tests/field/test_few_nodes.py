@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import re
 
 import pyarrow as pa
@@ -35,18 +34,3 @@ def test_replication_factor_above_nodes_is_refused_at_the_start(
     query.run().batch([(1,)])
     query.flush()
     assert [row.id for row in cassandra.execute(f"SELECT id FROM {keyspace}.t")] == [1]
-
-
-def test_level_one_warns_of_replication_factor_above_nodes(
-    cassandra: Node, keyspace: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The level needs only one node. The ledger needs a quorum, so the test puts it in another keyspace."""
-    cassandra.execute(f"CREATE TABLE {keyspace}.t (id bigint PRIMARY KEY)")
-    cassandra.execute(f"ALTER KEYSPACE {keyspace} WITH replication = {THREE}")
-    ledger = f"{keyspace}_l"
-    cassandra.create_keyspace(ledger)
-    more = {"cassandra.consistencyLevel": "ONE", "cassandra.ledgerTable": f"{ledger}.led"}
-    with caplog.at_level(logging.WARNING):
-        target_of(cassandra, keyspace, **more).plan(ROWS, "k")
-    assert f"The replication factor of keyspace {keyspace} is 3 in" in caplog.text
-    cassandra.session().execute(f"DROP KEYSPACE {ledger}", timeout=None)

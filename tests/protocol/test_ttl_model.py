@@ -16,8 +16,8 @@ import pyarrow as pa
 import pytest
 
 from tests.protocol.cases import covered
-from wal_sink.targets.cassandra.row_plan import RowTtl
-from wal_sink.targets.cassandra.rows import TimestampedRows, remaining_ttls
+from wal_sink.targets.cassandra.row_plan import CassandraRowPlan
+from wal_sink.targets.cassandra.statements import TimestampedRows, remaining_ttls
 
 LAST_S = 9
 S_US = 1_000_000
@@ -101,7 +101,8 @@ def write(rules: Rules, s: State, number: int) -> State:
     if row.ttl_s is not None:
         timestamps_us = np.array([us if rules.fixed else s.now_s * S_US])
         rows = TimestampedRows(pa.record_batch({}), timestamps_us)
-        ttls = remaining_ttls(rows, RowTtl(ttl_s=row.ttl_s), s.now_s)
+        details = CassandraRowPlan(keyspace="ks", table="t", ttl_s=row.ttl_s)
+        ttls = remaining_ttls(rows, details, s.now_s)
         assert ttls is not None
         remaining_s = int(ttls[0])
     done = s._replace(written=s.written | {number}, quiet=False)

@@ -21,7 +21,7 @@ from cassandra.util import Duration
 from wal_sink.model.plan import Column, Role
 from wal_sink.model.spark_types import canonical
 from wal_sink.targets.cassandra.driver.frames import EncodedBatch, statement_head
-from wal_sink.targets.cassandra.encode import Encoded, encode
+from wal_sink.targets.cassandra.encode import Varying, encode
 from wal_sink.targets.cassandra.row_plan import CassandraPlan, CassandraRowPlan
 from wal_sink.targets.cassandra.statements import Statement
 from wal_sink.targets.cassandra.types import CqlType, UserTypes, column_types
@@ -204,7 +204,7 @@ def request_of(*rows: BoundStatement) -> EncodedBatch:
 
 def encode_from(
     batch: pa.RecordBatch, plan: CassandraPlan, first_us: int, head: bytes = b""
-) -> Encoded:
+) -> Varying:
     """Encode rows; row i has the write timestamp `first_us + i`."""
     timestamps_us = np.arange(first_us, first_us + batch.num_rows, dtype=np.int64)
     return encode(batch, plan, timestamps_us, head)
@@ -218,7 +218,7 @@ class DecodedRow(NamedTuple):
     timestamp_us: int
 
 
-def decoded(encoded: Encoded, plan: CassandraPlan) -> list[DecodedRow]:
+def decoded(encoded: Varying, plan: CassandraPlan) -> list[DecodedRow]:
     """Decode the rows of an INSERT by the driver; fail if a byte is not part of a value."""
     data, bounds = encoded.data.to_pybytes(), encoded.offsets.tolist()
     trees = dict(zip([column.name for column in plan.columns], column_types(plan), strict=True))

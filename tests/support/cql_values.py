@@ -96,7 +96,7 @@ TEXTS = st.one_of(
 
 
 def once(text: str) -> str:
-    """Return a decimal text in the only form that a key may have."""
+    """Return the shortest text of a decimal. Elements of a set that are equal numbers would be one."""
     plain = f"{decimal.Decimal(text):f}"
     whole, _, fraction = plain.partition(".")
     fraction = fraction.rstrip("0")

@@ -91,13 +91,9 @@ def spark_ddl(source: pa.DataType) -> str:
     if pa.types.is_map(source):
         return f"map<{spark_ddl(source.key_type)},{spark_ddl(source.item_type)}>"
     if pa.types.is_struct(source):
-        return struct_ddl([(field.name, spark_ddl(field.type)) for field in fields(source)])
+        inside = (f"{_quoted(field.name)}:{spark_ddl(field.type)}" for field in fields(source))
+        return f"struct<{','.join(inside)}>"
     return spark_type(source)
-
-
-def struct_ddl(named: list[tuple[str, str]]) -> str:
-    """Return the Spark type of a struct with these field names and types."""
-    return f"struct<{','.join(f'{_quoted(name)}:{ddl}' for name, ddl in named)}>"
 
 
 def _quoted(name: str) -> str:

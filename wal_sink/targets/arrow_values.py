@@ -7,7 +7,6 @@ takes half a second. So this module makes scalars from buffers.
 from __future__ import annotations
 
 import datetime
-import decimal
 import struct
 from collections.abc import Iterator
 from typing import Any
@@ -257,20 +256,5 @@ MOST_CHARACTERS = 4_000
 WHOLE = r"\A[+-]?[0-9]+\z"
 """Matches a whole number."""
 
-WHOLE_ONCE = r"\A(0|-?[1-9][0-9]*)\z"
-"""Matches a whole number without plus sign and leading zeros. So each number has one text."""
-
 DECIMAL = r"\A[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,4})?\z"
 """Matches a number with or without a fraction, and with or without an exponent."""
-
-DECIMAL_ONCE = r"\A(0|-?([1-9][0-9]*|(0|[1-9][0-9]*)\.[0-9]*[1-9]))\z"
-"""Matches a number without plus sign, exponent, leading zeros and zeros at the end of a fraction. So each
-number has one text."""
-
-
-def scaled(text: str) -> tuple[int, int]:
-    """Parse a text that matches `DECIMAL`, as Java's BigDecimal does: "1.50" is 150 with the scale 2."""
-    sign, digits, exponent = decimal.Decimal(text).as_tuple()
-    assert isinstance(exponent, int), "neither infinite nor NaN"
-    unscaled = int("".join(map(str, digits)))
-    return (-unscaled if sign else unscaled), -exponent

@@ -8,14 +8,14 @@ load the driver inside its methods.
 `session`             writes rows and moves the ledger row
 `table_changes`       detects that a table has changed since a plan was made
 `plan`                makes the plan of a query when the query starts
-`server`, `ledger`    refuses servers and roles; reads and writes the ledger's table
+`server`, `ledger`    refuses clusters and roles; reads and writes the ledger's table
 `sender`              sends requests, repeats failed ones, and finds refused rows
 `batches`             joins slices, and divides rows into requests
 `replicas`            finds the first local replica of each partition
-`statements`          makes the statements of a plan, and encodes rows for them
+`statements`          makes the statements of a plan, and encodes rows with timestamps and TTLs
 `driver/`             wraps the driver: connections, errors, requests in flight
 `table`               reads the metadata of a table; makes CREATE TABLE statements
-`rows`                converts deletes, TTLs and event times
+`rows`                checks rows in tasks, and converts deletes, TTLs and event times
 `check`               casts and refuses values in the tasks
 `encode`              encodes values in the native protocol
 `type_mismatches`     finds column types that do not fit

@@ -43,16 +43,20 @@ def texts(column: pa.Array) -> tuple[pa.Buffer, Array]:
     _, offsets, data = column.buffers()
     if not len(column):
         return _NO_BYTES, np.zeros(1, np.int32)
-    large = pa.types.is_large_string(column.type) or pa.types.is_large_binary(column.type)
-    kind = np.dtype(np.int64 if large else np.int32)
-    bounds = np.frombuffer(offsets, kind, len(column) + 1, column.offset * kind.itemsize)
+    bounds = np.frombuffer(offsets, np.int32, len(column) + 1, column.offset * 4)
     return data or _NO_BYTES, bounds
 
 
 def binaries(data: pa.Buffer, bounds: Array) -> pa.Array:
-    """Return an Arrow array of binaries, or of large binaries if the offsets have 64 bits."""
-    kind = pa.binary() if bounds.dtype == np.int32 else pa.large_binary()
-    return pa.Array.from_buffers(kind, len(bounds) - 1, [None, pa.py_buffer(bounds), data])
+    """Return an Arrow array of binaries.
+
+    :param bounds: the begin of each binary in `data`, then the end of the last binary.
+    :raises OverflowError: the binaries have 2 GiB or more.
+    """
+    if bounds[-1] >= 2**31:
+        raise OverflowError("Rows are too long to be encoded together")
+    offsets = pa.py_buffer(bounds.astype(np.int32, copy=False))
+    return pa.Array.from_buffers(pa.binary(), len(bounds) - 1, [None, offsets, data])
 
 
 def indices(positions: Array) -> pa.Array:
@@ -69,15 +73,12 @@ _ZERO = int64(0)
 def unnest(column: pa.Array) -> tuple[pa.Array, pa.Array]:
     """Return the offsets and the elements of a column of lists or maps.
 
-    The column may be a slice, and of any list type of Arrow (large, view, fixed size). Offsets are int32: the
-    begin of each list among the elements, then the end of the last list. A null becomes an empty list. If
-    Arrow's buffers have elements for the null, they are left out. The elements of a map are structs of key
-    and value.
+    Offsets are int32: the begin of each list among the elements, then the end of the last list. A null
+    becomes an empty list. If Arrow's buffers have elements for the null, they are left out. The elements of a
+    map are structs of key and value.
     """
     if pa.types.is_map(column.type):
         column = _entries(column)
-    elif not pa.types.is_list(column.type):
-        column = column.cast(pa.list_(column.type.value_type))
     lengths = pc.list_value_length(column).cast(pa.int64()).fill_null(_ZERO)
     return _sums(lengths).cast(pa.int32()), column.flatten()
 

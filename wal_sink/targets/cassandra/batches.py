@@ -29,8 +29,7 @@ from wal_sink.targets.cassandra.driver.frames import EncodedBatch
 from wal_sink.targets.cassandra.encode import reordered
 from wal_sink.targets.cassandra.replicas import Replicas
 from wal_sink.targets.cassandra.row_plan import CassandraPlan
-from wal_sink.targets.cassandra.rows import TimestampedRows
-from wal_sink.targets.cassandra.statements import Statements
+from wal_sink.targets.cassandra.statements import Statements, TimestampedRows
 from wal_sink.targets.cassandra.types import column_types, has_lists
 
 BUFFER_ROWS = 8_192
@@ -38,9 +37,9 @@ BUFFER_ROWS = 8_192
 encoding is as high as the cost of 600 rows."""
 BUFFER_BYTES = 4 * 1024 * 1024
 """The number of bytes at which the buffer is full."""
-_SMALL = 256 * 1024
-"""If Arrow's buffers of a slice have at most this many bytes, all of them count, although the slice may use
-only a part. To compute the exact size, `nbytes`, takes 9 us."""
+ENCODED_BYTES = 32 * 1024 * 1024
+"""The most bytes of Arrow's buffers that are encoded together. Encoded rows must have less than 2 GiB, and a
+boolean needs 40 times as many bytes as in Arrow."""
 BUFFER_S = 0.05
 """A buffer counts as full this many seconds after its first slice. So a flush with a limited rate sends rows
 evenly."""
@@ -64,8 +63,7 @@ class SliceBuffer:
             self._since = self._clock()
         self._slices.append(rows)
         self._rows += rows.batch.num_rows
-        size = rows.batch.get_total_buffer_size()
-        self._bytes += size if size <= _SMALL else rows.batch.nbytes
+        self._bytes += rows.batch.nbytes
         return (
             self._rows >= BUFFER_ROWS
             or self._bytes >= BUFFER_BYTES
@@ -285,17 +283,18 @@ class PlanRequests:
 
     def requests(self, rows: TimestampedRows, default_ttl_s: int = 0) -> list[EncodedBatch]:
         """Encode rows, and divide them into requests."""
-        encoded, positions, keys = self._statements.encode(rows, default_ttl_s)
+        if rows.batch.nbytes > ENCODED_BYTES and (half := rows.batch.num_rows // 2):
+            halves = slice(half), slice(half, None)
+            parts = [TimestampedRows(*(column[part] for column in rows)) for part in halves]
+            return [request for part in parts for request in self.requests(part, default_ttl_s)]
+        encoded, keys = self._statements.encode(rows, default_ttl_s)
         sizes = np.diff(encoded.offsets)
-        sizes = sizes if positions is None else sizes[positions]
         by_partition = keys.dictionary_encode()
         partitions = by_partition.indices.to_numpy()
         coordinators = self._replicas.coordinators(by_partition.dictionary)
         batches = divide(partitions, sizes, self._limits, coordinators and coordinators.numbers)
-        order = batches.order
-        if positions is not None:
-            order = positions if order is None else positions[order]
-        encoded = encoded if order is None else reordered(encoded, order)
+        if batches.order is not None:
+            encoded = reordered(encoded, batches.order)
         data = memoryview(encoded.data)
         bounds = itertools.pairwise(encoded.offsets[batches.starts].tolist())
         counts = np.diff(batches.starts).tolist()

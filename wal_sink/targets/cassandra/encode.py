@@ -4,7 +4,7 @@ The functions encode column by column. A column becomes arrays of **pieces**: by
 in each array. `joined` then concatenates the pieces of each row, and all rows are one after the other in one
 buffer. Tuples, user-defined types and entries of maps are joined in the same way.
 
-Python parses only texts that numpy cannot parse, such as addresses, each distinct text once.
+Python encodes only values that numpy cannot encode, such as addresses, each distinct value once.
 
 The formats are in section 6 of https://github.com/apache/cassandra/blob/trunk/doc/native_protocol_v5.spec,
 and are the same in version 4.
@@ -15,13 +15,16 @@ from __future__ import annotations
 import itertools
 import socket
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from decimal import Decimal
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from cassandra.cqltypes import DecimalType
+from cassandra.marshal import varint_pack, vints_pack
 
-from wal_sink.targets.arrow_values import blob, null, scaled
+from wal_sink.targets.arrow_values import blob, null
 from wal_sink.targets.cassandra.arrow_buffers import (
     Array,
     binaries,
@@ -35,9 +38,6 @@ from wal_sink.targets.cassandra.arrow_buffers import (
 from wal_sink.targets.cassandra.row_plan import KEY, CassandraPlan
 from wal_sink.targets.cassandra.types import CqlType, column_types
 from wal_sink.targets.cdc import flag_name
-
-INT32_MAX = 2**31 - 1
-"""The highest offset of 32 bits. For longer data, offsets have 64 bits."""
 
 
 class Fixed(NamedTuple):
@@ -95,7 +95,8 @@ def joined(columns: Iterable[Pieces], rows: int) -> Pieces:
         merged += [_merged(neighbours, rows)] if neighbours else run
     if len(merged) == 1:
         return merged[0]
-    return _joined([varying(pieces, rows) for pieces in merged])
+    arrays = [binaries(*varying(pieces, rows)) for pieces in merged]
+    return Varying(*texts(pc.binary_join_element_wise(*arrays, blob(b""))))
 
 
 def _merged(run: list[Fixed], rows: int) -> Fixed:
@@ -105,24 +106,6 @@ def _merged(run: list[Fixed], rows: int) -> Fixed:
         merged[str(i)] = pieces.values
     whole = np.dtype(f"V{together.itemsize}")
     return Fixed(merged.view(whole), whole)
-
-
-def _joined(pieces: Sequence[Varying]) -> Varying:
-    total = sum(int(part.offsets[-1]) for part in pieces)
-    arrays = [piece_binaries(part, narrow=total <= INT32_MAX) for part in pieces]
-    between = blob(b"").cast(arrays[0].type)
-    return Varying(*texts(pc.binary_join_element_wise(*arrays, between)))
-
-
-def piece_binaries(piece: Varying, *, narrow: bool | None = None) -> pa.Array:
-    """Return pieces as an Arrow array of binaries.
-
-    :param narrow: True for offsets of 32 bits, False for 64 bits; None for 32 bits if these suffice.
-    """
-    if narrow is None:
-        narrow = bool(piece.offsets[-1] <= INT32_MAX)
-    offsets = piece.offsets.astype(np.int32 if narrow else np.int64, copy=False)
-    return binaries(piece.data, offsets)
 
 
 def varying(pieces: Pieces, rows: int) -> Varying:
@@ -169,10 +152,10 @@ def ends(widths: Array) -> Array:
     return offsets
 
 
-def distinct(column: pa.Array, encode: Callable[[str], bytes]) -> tuple[Pieces, ...]:
-    """Encode a column of strings, each distinct string once. The pieces of nulls are arbitrary."""
+def distinct(column: pa.Array, encode: Callable[[Any], bytes]) -> tuple[Pieces, ...]:
+    """Encode a column by a function, each distinct value once. The pieces of nulls are arbitrary."""
     encoded = column.dictionary_encode()
-    values = [encode(text) for text in encoded.dictionary.to_pylist()]
+    values = [encode(value) for value in encoded.dictionary.to_pylist()]
     widths = np.fromiter(map(len, values), np.int32, len(values))
     encoded_values = binaries(pa.py_buffer(b"".join(values)), ends(widths))
     return (Varying(*texts(encoded_values.take(encoded.indices))),)
@@ -180,28 +163,16 @@ def distinct(column: pa.Array, encode: Callable[[str], bytes]) -> tuple[Pieces, 
 
 _BYTES = np.array([2 ** (8 * n - 1) for n in range(1, 9)], np.uint64)
 """At index i is the smallest number that needs more than i + 1 bytes in two's complement."""
-_GROUPS = np.array([2 ** (7 * n) for n in range(1, 9)], np.uint64)
-"""At index i is the smallest number whose vint has i + 1 bytes after the first byte."""
-_HEADS = np.array([0xFF << (8 - extra) & 0xFF for extra in range(9)], np.uint8)
-"""At index i are the leading ones of a vint's first byte, if i bytes follow."""
 
 
 def varint(column: pa.Array) -> tuple[Pieces, ...]:
     """Encode whole numbers as `varint`: two's complement in the fewest bytes, the highest byte first."""
     if pa.types.is_string(column.type):
-        return distinct(column, lambda text: _twos_complement(int(text)))
+        return distinct(column, lambda text: varint_pack(int(text)))
     width = column.type.bit_width // 8
-    if width < 8:
-        return varint(column.cast(pa.decimal128(column.type.precision, column.type.scale)))
     words = elements(column, f"V{width}").view("<u8").reshape(-1, width // 8)
     highest_first = words[:, ::-1].astype(">u8").view(np.uint8)
     return (tails(highest_first, _widths(words)),)
-
-
-def _twos_complement(number: int) -> bytes:
-    # `~` inverts all bits: a negative number and its inverse need the same number of bits.
-    bits = (number if number >= 0 else ~number).bit_length() + 1
-    return number.to_bytes((bits + 7) // 8, "big", signed=True)
 
 
 def _widths(words: Array) -> Array:
@@ -221,28 +192,13 @@ def _widths(words: Array) -> Array:
 def decimal(column: pa.Array) -> tuple[Pieces, ...]:
     """Encode numbers as `decimal`: the scale in four bytes, then the unscaled number as `varint`."""
     if pa.types.is_string(column.type):
-        return distinct(column, _scaled)
+        return distinct(column, lambda text: DecimalType.serialize(Decimal(text), None))
     return fixed(column.type.scale, ">i4"), *varint(column)
 
 
-def _scaled(text: str) -> bytes:
-    unscaled, scale = scaled(text)
-    return scale.to_bytes(4, "big", signed=True) + _twos_complement(unscaled)
-
-
 def duration(column: pa.Array) -> tuple[Pieces, ...]:
-    """Encode nanoseconds as `duration`: zero months, zero days, and a zigzag vint."""
-    nanoseconds = elements(column, "i8")
-    return fixed(0, ">u2"), _vint((nanoseconds << 1) ^ (nanoseconds >> 63))
-
-
-def _vint(zigzag: Array) -> Varying:
-    numbers = zigzag.view(np.uint64)
-    extra = np.searchsorted(_GROUPS, numbers, side="right")
-    block = np.zeros((len(numbers), 9), np.uint8)
-    block[:, 1:] = numbers.astype(">u8").view(np.uint8).reshape(-1, 8)
-    block[np.arange(len(numbers)), 8 - extra] |= _HEADS[extra]
-    return tails(block, extra + 1)
+    """Encode nanoseconds as `duration`, which has months and days, too."""
+    return distinct(column, lambda nanoseconds: vints_pack([0, 0, nanoseconds]))
 
 
 Kernel = Callable[[pa.Array], tuple[Pieces, ...]]
@@ -395,15 +351,6 @@ _TIMESTAMP_BYTES = 8
 _TTL_BYTES = 4
 
 
-class Encoded(NamedTuple):
-    """The rows of a batch as bytes."""
-
-    data: pa.Buffer
-    """The rows, one after the other."""
-    offsets: Array
-    """int64: the begin of each row in `data`, then the end of the last row."""
-
-
 def encode(
     batch: pa.RecordBatch,
     plan: CassandraPlan,
@@ -412,7 +359,7 @@ def encode(
     *,
     timestamp_first: bool = False,
     ttls: Array | None = None,
-) -> Encoded:
+) -> Varying:
     """Encode rows for a statement: `head`, then the plan's columns, the write timestamp, and the TTL.
 
     Each value has its length before it, in four bytes.
@@ -439,8 +386,7 @@ def encode(
     if ttls is not None:
         using += [fixed(_TTL_BYTES, ">i4"), fixed(np.maximum(ttls, 1), ">i4")]
     pieces += [*using, *columns] if timestamp_first else [*columns, *using]
-    data, offsets = varying(joined(pieces, rows), rows)
-    return Encoded(data, offsets.astype(np.int64, copy=False))
+    return varying(joined(pieces, rows), rows)
 
 
 def _without_expired(
@@ -454,24 +400,22 @@ def _without_expired(
     return pc.if_else(flags(~expired), column, null(column.type)), lengths_of_nulls
 
 
-def concatenated_rows(parts: Sequence[Encoded]) -> Encoded:
+def concatenated_rows(parts: Sequence[Varying]) -> Varying:
     """Concatenate the rows of batches.
 
     :param parts: one batch or more.
     """
     if len(parts) == 1:
         return parts[0]
-    data, offsets = texts(pa.concat_arrays([binaries(*part) for part in parts]))
-    return Encoded(data, offsets)
+    return Varying(*texts(pa.concat_arrays([binaries(*part) for part in parts])))
 
 
-def reordered(encoded: Encoded, order: Array) -> Encoded:
+def reordered(encoded: Varying, order: Array) -> Varying:
     """Return rows in another order.
 
     :param order: for each row of the result, its present position.
     """
-    data, offsets = texts(binaries(*encoded).take(indices(order)))
-    return Encoded(data, offsets)
+    return Varying(*texts(binaries(*encoded).take(indices(order))))
 
 
 def routing_keys(batch: pa.RecordBatch, plan: CassandraPlan, indexes: Sequence[int]) -> pa.Array:
@@ -493,7 +437,7 @@ def routing_keys(batch: pa.RecordBatch, plan: CassandraPlan, indexes: Sequence[i
         if len(indexes) > 1:
             pieces = (_part_length(pieces), *pieces, constant(b"\0"))
         parts += pieces
-    return piece_binaries(varying(joined(parts, batch.num_rows), batch.num_rows))
+    return binaries(*varying(joined(parts, batch.num_rows), batch.num_rows))
 
 
 def _part_length(pieces: tuple[Pieces, ...]) -> Pieces:

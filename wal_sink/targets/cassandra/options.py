@@ -40,6 +40,11 @@ EXPIRES_AT_COLUMN = "cassandra.expiresAtColumn"
 TIMESTAMP_COLUMN = "cassandra.timestampColumn"
 BUNDLE = "cassandra.secureConnectBundle"
 
+TO_CORRECT = "Check that the tables exist, and that the role has the permissions it needs."
+"""The remedy if the server refuses a statement."""
+TO_REACH = "Repair the cluster, and try again."
+"""The remedy if the cluster does not answer."""
+
 _EXCLUSIVE = (
     ("cassandra.contactPoints", BUNDLE),
     ("cassandra.ssl.", BUNDLE),
@@ -315,11 +320,6 @@ def read_columns(text: str) -> Mapping[str, str]:
 
 
 def _refuse_bad_table(table: str) -> None:
-    if "," in table:
-        raise OptionError(
-            f"Option table names several tables: {table}.",
-            "Name each table by a target of its own, by option targets; or write each by a query of its own.",
-        )
     if "." in table:
         keyspace, _, name = table.partition(".")
         raise OptionError(
@@ -342,6 +342,9 @@ def refuse_bad_name(option: str, name: str) -> None:
         )
 
 
+_COSMOS = re.compile(r"\.cosmos\.(azure\.com|azure\.cn|azure\.us)$")
+
+
 def _refuse_bad_contact_points(text: str, hosts: tuple[str, ...]) -> None:
     if not hosts:
         problem = "names no host" if text.strip() else "is missing"
@@ -349,6 +352,13 @@ def _refuse_bad_contact_points(text: str, hosts: tuple[str, ...]) -> None:
             f"Option cassandra.contactPoints {problem}.",
             'Add .option("cassandra.contactPoints", …): addresses of some of the nodes, comma-separated;'
             f" or {BUNDLE}.",
+        )
+    if any(_COSMOS.search(host) for host in hosts):
+        raise OptionError(
+            "Option cassandra.contactPoints names Azure Cosmos DB, which is not supported: it keeps one write"
+            " timestamp for a row and not one for each cell, so a late row could clear values of a newer row"
+            " in other columns.",
+            "Write to Apache Cassandra, Astra or Scylla, or to a target of your own.",
         )
     # One colon is host:port, and an IPv6 address has several. The error does not repeat the text, which may
     # contain a password.

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 import pyarrow as pa
@@ -14,7 +13,7 @@ from cassandra import AlreadyExists
 from wal_sink.errors import SchemaMismatch
 from wal_sink.model.plan import Column, Plan, Role
 from wal_sink.model.spark_types import canonical
-from wal_sink.targets.cassandra.driver.connection import connect, errors_translated
+from wal_sink.targets.cassandra.driver.connection import connect
 from wal_sink.targets.cassandra.ledger import ensure_ledger_table
 from wal_sink.targets.cassandra.options import (
     COLUMNS_OPTION,
@@ -26,56 +25,56 @@ from wal_sink.targets.cassandra.options import (
     CassandraOptions,
     primary_key,
 )
-from wal_sink.targets.cassandra.row_plan import KEY, CassandraPlan, CassandraRowPlan, RowTtl
-from wal_sink.targets.cassandra.rows import clustering_order, row_ttl, written_columns
+from wal_sink.targets.cassandra.row_plan import KEY, CassandraPlan, CassandraRowPlan
 from wal_sink.targets.cassandra.server import inspect_server, refuse_missing_permissions
 from wal_sink.targets.cassandra.table import (
     TableMetadata,
-    add_column_statement,
     create_statement,
     create_table,
     keyspace_statement,
     new_table,
-    proposed_statements,
+    proposed_statement,
     read_table,
     refuse_not_durable,
+    suggest_type,
 )
 from wal_sink.targets.cassandra.type_mismatches import mismatches
 from wal_sink.targets.cassandra.types import has_lists, parse, user_type_names
-from wal_sink.targets.columns import SAME, TableColumn, TableRules
+from wal_sink.targets.columns import (
+    SAME,
+    TableColumn,
+    TableRules,
+    refuse_column_in_table,
+    refuse_named_column,
+)
 from wal_sink.targets.columns import match_columns as compare
-from wal_sink.targets.ddl import CREATE_TABLE, KEY_COLUMNS, refuse_other_key
+from wal_sink.targets.ddl import CREATE_TABLE, KEY_COLUMNS, quote, refuse_other_key
+from wal_sink.targets.operations import without_operation
 from wal_sink.unknown_names import did_you_mean
 
 logger = logging.getLogger(__name__)
 
-HINT_WINDOW_S = 3 * 3600
-"""Seconds for which other nodes keep the writes for a replica that is down, by default
-(`max_hint_window`)."""
 
-
-def make_plan(
-    options: CassandraOptions, schema: pa.Schema, key: str, *, create: bool = True
-) -> Plan:
+def make_plan(options: CassandraOptions, schema: pa.Schema, key: str, *, changes: bool) -> Plan:
     """Compare the DataFrame with the table. Create the ledger's table, and with createTable also the table.
 
-    :param create: False to create nothing. Then the plan has the statement that a start would run.
+    :param changes: False to create nothing. Then the plan has the statement that a start would run.
     :raises SchemaMismatch: the DataFrame does not fit, or a table cannot be written exactly once.
-    :raises TargetUnavailable: the cluster does not answer.
-    :raises TargetRefused: the cluster refuses a statement, for example for a missing permission.
+    :raises TargetRefused: the role lacks a permission.
     :raises OptionError: the options do not fit the cluster.
+    :raises Exception: an error of the driver.
     """
-    with connect(options) as connection, errors_translated(options):
+    with connect(options) as connection:
         inspect_server(connection.session, options, connection.datacenter)
         metadata = read_table(connection.session, options.data)
         new = _table_to_create(options, schema, metadata) if options.create_table else None
         plan = _plan_for_table(options, schema, key, new or metadata)
-        ensure_ledger_table(connection.session, options.ledger, create=create)
+        ensure_ledger_table(connection.session, options.ledger, create=changes)
         refuse_missing_permissions(connection.session, options, metadata)
         if new is None:
             return plan
         statement = create_statement(new)
-        if not create:
+        if not changes:
             return plan.that_creates(statement)
         with contextlib.suppress(AlreadyExists):  # another start was faster
             create_table(connection.session, statement.rstrip(";"), new.name)
@@ -106,14 +105,15 @@ def _plan_for_table(
     refuse_other_key(metadata.name, options.layout, key_names)
     if update:
         refuse_no_update(metadata, columns, options.operation_column)
-    _log_table_settings(metadata, options)
     details = CassandraRowPlan(
         keyspace=options.keyspace,
         table=metadata.name.table,
         nulls=options.nulls,
         update=update,
         clustering=clustering_order(metadata, columns) if has_deletes else (),
-        ttl=row_ttl(options),
+        ttl_s=options.ttl,
+        ttl_column=options.ttl_column,
+        expires_at_column=options.expires_at_column,
         timestamp_column=options.timestamp_column,
         types=used_types(columns, metadata),
     )
@@ -136,21 +136,41 @@ def _plan_for_table(
     return msgspec.structs.replace(plan, sent_once=has_lists(plan)).plain
 
 
-def _log_table_settings(metadata: TableMetadata, options: CassandraOptions) -> None:
-    """Log settings of the table by which rows expire, or deleted rows come back."""
-    if options.operation_column and metadata.gc_grace_s < HINT_WINDOW_S:
-        logger.warning(
-            "%s has gc_grace_seconds = %d. If a replica misses a delete and is not repaired"
-            " within that time, the deleted row comes back. The default is 864000, ten days",
-            metadata.name,
-            metadata.gc_grace_s,
-        )
-    if row_ttl(options) is None and metadata.default_ttl:
-        logger.info(
-            "%s has default_time_to_live = %d. A row expires that many seconds after it was published",
-            metadata.name,
-            metadata.default_ttl,
-        )
+def written_columns(
+    schema: pa.Schema, options: CassandraOptions, table_columns: Collection[str], table_text: str
+) -> pa.Schema:
+    """Return the columns of a DataFrame that are written to the table.
+
+    Control columns are not written, with one exception: a column of expiry times or event times is written if
+    the table has a column of its name.
+
+    :param table_columns: the names of the table's columns.
+    :param table_text: the table's name for errors.
+    :raises SchemaMismatch: a control column is missing or has another type. Or the table has the column of
+        operations or of TTLs.
+    """
+    names = options.column_names
+    known = {name for name in schema.names if names.get(name, name) in table_columns}
+    schema = without_operation(schema, options.operation_column, known, table_text)
+    if column := options.ttl_column:
+        integers = ("tinyint", "smallint", "int", "bigint")
+        remedy = 'Make it whole seconds: .cast("bigint").'
+        refuse_named_column(schema, TTL_COLUMN, column, integers, remedy)
+        refuse_column_in_table(TTL_COLUMN, column, known, table_text, "TTLs are")
+    if column := options.expires_at_column:
+        remedy = 'Make it an instant: .cast("timestamp").'
+        refuse_named_column(schema, EXPIRES_AT_COLUMN, column, ("timestamp",), remedy)
+    if column := options.timestamp_column:
+        remedy = 'Make it an instant, .cast("timestamp"), or a bigint of microseconds since 1970.'
+        refuse_named_column(schema, TIMESTAMP_COLUMN, column, ("timestamp", "bigint"), remedy)
+    controls = {options.ttl_column, options.expires_at_column, options.timestamp_column}
+    return pa.schema([field for field in schema if field.name not in controls - known])
+
+
+def clustering_order(metadata: TableMetadata, columns: Iterable[Column]) -> tuple[str, ...]:
+    """Return the DataFrame's names of the clustering columns, in the table's order."""
+    in_dataframe = {column.in_table: column.name for column in columns}
+    return tuple(in_dataframe[key.name] for key in metadata.key if key.role == "clustering")
 
 
 def _control(field: pa.Field, operation: str) -> Column:
@@ -207,38 +227,25 @@ class CassandraRules(TableRules):
     def about_type(self, field: pa.Field, column: TableColumn) -> Sequence[str]:
         """Return a line for each part of the column whose type does not fit."""
         tree = parse(column.type, self._metadata.types)
-        return [*map(str, mismatches(field.name, field.type, tree))]
+        return [*mismatches(field.name, field.type, tree)]
 
     def about_missing(self, field: pa.Field, free: Collection[str]) -> str:
-        """Return the remedy for a column that the table lacks.
-
-        The remedy is a rename if the table has the name in other letter case.
-        """
-        name = field.name
-        if name in self._names:
+        """Return the remedy for a column that the table lacks."""
+        if field.name in self._names:
             return f"Correct {COLUMNS_OPTION}."
-        if meant := [other for other in sorted(free) if other.lower() == name.lower()]:
-            return (
-                f'Rename it, .withColumnRenamed("{name}", "{meant[0]}"), or set {COLUMNS_OPTION} to'
-                f" {json.dumps({name: meant[0]}, ensure_ascii=False)}."
-            )
         return super().about_missing(field, free)
 
     def to_add(self, field: pa.Field) -> str:
-        """Return the ALTER TABLE that adds the column; empty if the column needs a user-defined type."""
-        add = add_column_statement(self._metadata.name, field)
-        return f"run: {add}" if add else ""
+        """Return the ALTER TABLE that adds the column; empty if CQL has no type for the column."""
+        cql = suggest_type(field.type)
+        add = f"run: ALTER TABLE {self._metadata.name} ADD {quote(field.name)} {cql};"
+        return add if cql else ""
 
     def about_required(self, column: TableColumn) -> str:
         """Return problem and remedy for a key column that the DataFrame lacks."""
-        update = (
-            ", or set cassandra.writeMode to update, which writes a partition's static columns alone"
-            if column.role == "clustering" and not self._update and self._static_alone
-            else ""
-        )
         return (
             f"it is in the table's primary key ({column.role} key, {column.type}) and not in the DataFrame."
-            f" Add it{update}."
+            " Add it."
         )
 
 
@@ -269,7 +276,7 @@ def _refuse_table(schema: pa.Schema, metadata: TableMetadata) -> None:
         raise SchemaMismatch(
             f"Table {metadata.name} does not exist. {did_you_mean(table, metadata.tables)}".rstrip(),
             f"Correct option table; or set {CREATE_TABLE} to true and {KEY_COLUMNS} to the columns of its"
-            f" key; or create it:\n{proposed_statements(metadata.name, schema)}",
+            f" key; or create it:\n{proposed_statement(metadata.name, schema)}",
         )
     if any(column.type == "counter" for column in metadata.columns):
         raise SchemaMismatch(
@@ -348,10 +355,9 @@ def refuse_repeated_lists(plan: CassandraPlan, metadata: TableMetadata) -> None:
             " written twice with the time of its event, its lists have each element twice.",
             f"{_FROZEN}, or leave out the option.",
         )
-    ttl = plan.details.ttl or RowTtl()
     seconds = {
-        TTL: ttl.ttl_s,
-        TTL_COLUMN: ttl.ttl_column,
+        TTL: plan.details.ttl_s,
+        TTL_COLUMN: plan.details.ttl_column,
         f"default_time_to_live = {metadata.default_ttl}": metadata.default_ttl,
     }
     if names := ", ".join(name for name, value in seconds.items() if value):

@@ -11,22 +11,11 @@ from cassandra.metadata import Murmur3Token
 from wal_sink.targets.cassandra.arrow_buffers import Ints
 
 
-class Ranges(NamedTuple):
-    """The first local replica of each range of tokens."""
-
-    ends: Ints
-    """The last token of each range, ascending."""
-    first: Ints
-    """The position in `nodes` of each range's first replica."""
-    nodes: list[Any]
-    """The driver's hosts."""
-
-
 class Coordinators(NamedTuple):
-    """The first local replica of each routing key."""
+    """The first local replica of each routing key, or of each range of tokens."""
 
     numbers: Ints
-    """The position in `nodes` of each key's first replica."""
+    """The positions of the first replicas in `nodes`."""
     nodes: list[Any]
     """The driver's hosts."""
 
@@ -46,7 +35,9 @@ class Replicas:
         self._keyspace = keyspace
         self._datacenter = datacenter
         self._made_of: tuple[Any, Any, frozenset[Any]] | None = None
-        self._ranges: Ranges | None = None
+        self._ends: Ints = np.zeros(0, np.int64)
+        """The last token of each range, ascending."""
+        self._of_ranges: Coordinators | None = None
 
     def coordinators(self, keys: pa.Array) -> Coordinators | None:
         """Return the first local replica of each routing key.
@@ -57,16 +48,16 @@ class Replicas:
         ring = self._metadata.token_map
         if ring is None or not issubclass(ring.token_class, Murmur3Token) or not ring.ring:
             return None
-        ranges = self._current_ranges(ring)
-        if ranges is None:
+        self._refresh(ring)
+        if self._of_ranges is None:
             return None
         hashed = map(ring.token_class.hash_fn, keys.to_pylist())
         tokens = np.fromiter(hashed, np.int64, len(keys))
         # A range includes its end. Tokens after the end of the last range belong to the first range.
-        numbers = ranges.first[np.searchsorted(ranges.ends, tokens) % len(ranges.ends)]
-        return Coordinators(numbers, ranges.nodes)
+        ranges = np.searchsorted(self._ends, tokens) % len(self._ends)
+        return self._of_ranges._replace(numbers=self._of_ranges.numbers[ranges])
 
-    def _current_ranges(self, ring: Any) -> Ranges | None:
+    def _refresh(self, ring: Any) -> None:
         if self._keyspace not in ring.tokens_to_hosts_by_ks:
             ring.get_replicas(self._keyspace, ring.ring[0])  # the driver computes the map
         # The driver never changes a map in place. It makes a new map of the ring when a node is added or
@@ -75,11 +66,11 @@ class Replicas:
         up = frozenset(host for host in self._metadata.all_hosts() if host.is_up)
         source = self._made_of
         if source is None or ring is not source[0] or replicas is not source[1] or up != source[2]:
-            self._ranges = self._ranges_of(ring, replicas or {}, up)
+            self._ends = np.array([token.value for token in ring.ring], np.int64)
+            self._of_ranges = self._first_replicas(ring, replicas or {}, up)
             self._made_of = (ring, replicas, up)
-        return self._ranges
 
-    def _ranges_of(self, ring: Any, replicas: Any, up: frozenset[Any]) -> Ranges | None:
+    def _first_replicas(self, ring: Any, replicas: Any, up: frozenset[Any]) -> Coordinators | None:
         near = {host for host in up if host.datacenter == self._datacenter}
         local = [[host for host in replicas.get(token, ()) if host in near] for token in ring.ring]
         nodes = {host for hosts in local for host in hosts}
@@ -87,8 +78,5 @@ class Replicas:
             return None
         ordered = sorted(nodes, key=str)
         numbers = {host: number for number, host in enumerate(ordered)}
-        return Ranges(
-            ends=np.array([token.value for token in ring.ring], np.int64),
-            first=np.array([numbers[hosts[0]] if hosts else 0 for hosts in local], np.int64),
-            nodes=ordered,
-        )
+        firsts = [numbers[hosts[0]] if hosts else 0 for hosts in local]
+        return Coordinators(np.array(firsts, np.int64), ordered)

@@ -36,17 +36,6 @@ class TableName(NamedTuple):
         return f"{quote(self.keyspace)}.{quote(self.table)}"
 
 
-class RowTtl(msgspec.Struct, frozen=True, kw_only=True):
-    """The TTL of a plan. At most one field is set."""
-
-    ttl_s: int | None = None
-    """The TTL of all rows in seconds."""
-    ttl_column: str = ""
-    """The column with the TTL of each row in seconds."""
-    expires_at_column: str = ""
-    """The column with the time at which each row expires."""
-
-
 class CassandraRowPlan(msgspec.Struct, frozen=True, kw_only=True):
     """The details of a plan. Columns have the DataFrame's names.
 
@@ -61,8 +50,12 @@ class CassandraRowPlan(msgspec.Struct, frozen=True, kw_only=True):
     """True if rows are written by UPDATE."""
     clustering: tuple[str, ...] = ()
     """The clustering columns in the table's order, if rows may be deletes; empty if all rows are upserts."""
-    ttl: RowTtl | None = None
-    """None if no option sets a TTL."""
+    ttl_s: int | None = None
+    """The TTL of all rows in seconds. At most one of this field and the next two fields is set."""
+    ttl_column: str = ""
+    """The column with the TTL of each row in seconds."""
+    expires_at_column: str = ""
+    """The column with the time at which each row expires."""
     timestamp_column: str = ""
     """The column of event times. If empty, the later of two rows in the stream replaces the earlier row."""
     types: dict[str, tuple[tuple[str, str], ...]] = msgspec.field(default_factory=dict)

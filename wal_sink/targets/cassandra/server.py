@@ -1,4 +1,4 @@
-"""Refuses servers that cannot store rows exactly once, and roles that lack a permission."""
+"""Refuses clusters with too few nodes, clocks that are ahead, and roles that lack a permission."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping
 from datetime import UTC
-from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 from cassandra import InvalidRequest, Unauthorized
 
@@ -21,50 +20,8 @@ from wal_sink.units import counted, now_us
 
 logger = logging.getLogger(__name__)
 
-
-class Server(NamedTuple):
-    """A cluster, as one of its nodes describes it."""
-
-    release_version: str
-    """The version of Cassandra, or the version that a compatible product reports."""
-    cluster_name: str
-    keyspaces: Mapping[str, Mapping[str, str]]
-    """The replication of each keyspace, such as {'class': …, 'dc1': '3'}."""
-    nodes: Mapping[str, int] = MappingProxyType({})
-    """The number of nodes in each datacenter, including nodes that are down."""
-
-
 CLOCK_AHEAD_S = 60
 """The most seconds by which this host's clock may be ahead of a node's clock at a start."""
-
-_KEYSPACES_SERVICE = ("Amazon Keyspaces", "system_schema_mcs")
-"""The cluster name of Amazon Keyspaces, and a keyspace that only this product has."""
-_COSMOS = ("cosmosprod", "3.11.0")
-"""The cluster name of Azure Cosmos DB in lower case, and the version that Cosmos DB reports."""
-_COSMOS_HOSTS = re.compile(r"\.cosmos\.(azure\.com|azure\.cn|azure\.us)$")
-_USE = "Write to Apache Cassandra, Astra or Scylla, or to a target of your own."
-
-
-def refuse_unfit(server: Server, options: CassandraOptions) -> None:
-    """Refuse products that cannot store rows exactly once: Amazon Keyspaces and Azure Cosmos DB.
-
-    :raises SchemaMismatch: the error names what the product lacks.
-    """
-    name, keyspace = _KEYSPACES_SERVICE
-    if server.cluster_name == name or keyspace in server.keyspaces:
-        raise SchemaMismatch(
-            f"The cluster at {options.where} is {name}, which is not supported: it has no reads at SERIAL,"
-            " which the ledger needs, and write timestamps only in tables with client-side timestamps.",
-            _USE,
-        )
-    product = (server.cluster_name.lower(), server.release_version)
-    if product == _COSMOS or any(_COSMOS_HOSTS.search(host) for host in options.hosts):
-        raise SchemaMismatch(
-            f"The cluster at {options.where} is Azure Cosmos DB, which is not supported: it keeps one write"
-            " timestamp for a row and not one for each cell, so a late row could clear values of a newer"
-            " row in other columns.",
-            _USE,
-        )
 
 
 def replicas(replication: Mapping[str, str], nodes: Mapping[str, int]) -> dict[str, int]:
@@ -105,49 +62,49 @@ def required_replicas(level: str, factors: Mapping[str, int], datacenter: str) -
             return {"": fixed.get(level, total // 2 + 1)}
 
 
-def refuse_too_few_nodes(server: Server, options: CassandraOptions, datacenter: str) -> None:
+def refuse_too_few_nodes(
+    keyspaces: Mapping[str, Mapping[str, str]],
+    nodes: Mapping[str, int],
+    options: CassandraOptions,
+    datacenter: str,
+) -> None:
     """Refuse a keyspace that has fewer nodes than a consistency level needs replicas.
 
-    Log a warning if there are enough nodes for the level, but not for all replicas.
-
+    :param keyspaces: the replication of each keyspace, such as {'class': …, 'dc1': '3'}.
+    :param nodes: the number of nodes in each datacenter, including nodes that are down.
     :param datacenter: the local datacenter.
     :raises SchemaMismatch: no row, or no update of the ledger, would be acknowledged.
     """
     rows, serial = options.consistency_level, options.serial_consistency_level
     data, ledger = options.data.keyspace, options.ledger.keyspace
     for keyspace, level in dict.fromkeys(((data, rows), (ledger, rows), (ledger, serial))):
-        factors = replicas(server.keyspaces.get(keyspace, {}), server.nodes)
-        if not factors or not server.nodes:
-            continue
-        held = {name: min(rf, server.nodes.get(name, 0)) for name, rf in factors.items()}
-        factor_texts = (
-            f"{factor} in {name}, which has {counted(server.nodes.get(name, 0), 'node')}"
-            for name, factor in factors.items()
-        )
-        text = f"The replication factor of keyspace {keyspace} is {' and '.join(factor_texts)}."
-        for name, required in required_replicas(level, factors, datacenter).items():
+        factors = replicas(keyspaces.get(keyspace, {}), nodes)
+        held = {name: min(factor, nodes.get(name, 0)) for name, factor in factors.items()}
+        required_by_name = required_replicas(level, factors, datacenter) if factors else {}
+        for name, required in required_by_name.items():
             available = held.get(name, 0) if name else sum(held.values())
-            if required > available:
-                factors = {place: count for place, count in held.items() if count}
-                factors = factors or {datacenter: min(3, server.nodes.get(datacenter, 0))}
-                replication = ", ".join(f"'{place}': {rf}" for place, rf in factors.items())
-                option = "serialConsistencyLevel" if level == serial else "consistencyLevel"
-                raise SchemaMismatch(
-                    f"{text} {level} needs {counted(required, 'replica')}, and there can be"
-                    f" {available}: no row would ever be acknowledged.",
-                    f"Start the missing nodes; or set cassandra.{option} to a level that these nodes can"
-                    f" reach; or run:\nALTER KEYSPACE {quote(keyspace)} WITH replication ="
-                    f" {{'class': 'NetworkTopologyStrategy', {replication}}};",
-                )
-        if held != factors:
-            logger.warning(
-                "%s Rows have fewer copies than the factor, and fewer nodes may be down at a time",
-                text,
+            if required <= available:
+                continue
+            factor_texts = " and ".join(
+                f"{factor} in {place}, which has {counted(nodes.get(place, 0), 'node')}"
+                for place, factor in factors.items()
+            )
+            possible = {place: count for place, count in held.items() if count}
+            possible = possible or {datacenter: min(3, nodes.get(datacenter, 0))}
+            replication = ", ".join(f"'{place}': {count}" for place, count in possible.items())
+            option = "serialConsistencyLevel" if level == serial else "consistencyLevel"
+            raise SchemaMismatch(
+                f"The replication factor of keyspace {keyspace} is {factor_texts}. {level} needs"
+                f" {counted(required, 'replica')}, and there can be {available}: no row would ever be"
+                " acknowledged.",
+                f"Start the missing nodes; or set cassandra.{option} to a level that these nodes can"
+                f" reach; or run:\nALTER KEYSPACE {quote(keyspace)} WITH replication ="
+                f" {{'class': 'NetworkTopologyStrategy', {replication}}};",
             )
 
 
 def inspect_server(session: Any, options: CassandraOptions, datacenter: str) -> None:
-    """Refuse an unfit product, too few nodes, or a clock that is ahead.
+    """Refuse too few nodes, or a clock that is ahead.
 
     :param session: the driver's session.
     :param datacenter: the local datacenter.
@@ -155,17 +112,11 @@ def inspect_server(session: Any, options: CassandraOptions, datacenter: str) -> 
     :raises OptionError: the clock of this host is ahead.
     :raises Exception: an error of the driver.
     """
-    local = session.execute("SELECT release_version, cluster_name FROM system.local").one()
-    keyspaces = session.execute("SELECT keyspace_name, replication FROM system_schema.keyspaces")
+    rows = session.execute("SELECT keyspace_name, replication FROM system_schema.keyspaces")
+    keyspaces = {row.keyspace_name: dict(row.replication or {}) for row in rows}
     hosts = session.cluster.metadata.all_hosts()
-    server = Server(
-        release_version=local.release_version or "",
-        cluster_name=local.cluster_name or "",
-        keyspaces={row.keyspace_name: dict(row.replication or {}) for row in keyspaces},
-        nodes=Counter(host.datacenter for host in hosts if host.datacenter),
-    )
-    refuse_unfit(server, options)
-    refuse_too_few_nodes(server, options, datacenter)
+    nodes = Counter(host.datacenter for host in hosts if host.datacenter)
+    refuse_too_few_nodes(keyspaces, nodes, options, datacenter)
     refuse_clock_ahead(session, options)
     if options.consistency_level in ("ONE", "LOCAL_ONE"):
         logger.warning(

@@ -14,14 +14,16 @@ from wal_sink.model.plan import Plan
 from wal_sink.targets.base import IdempotentSession, RefusedRow, RowSlice, RowsRefused
 from wal_sink.targets.cassandra.batches import BYTES, ROWS, PlanRequests
 from wal_sink.targets.cassandra.driver.concurrency import MOST, Concurrency
-from wal_sink.targets.cassandra.driver.connection import Connection, connect, errors_translated
+from wal_sink.targets.cassandra.driver.connection import Connection, connect
+from wal_sink.targets.cassandra.driver.errors import classify
 from wal_sink.targets.cassandra.ledger import Ledger, refuse_other_ledger
-from wal_sink.targets.cassandra.options import CassandraOptions
+from wal_sink.targets.cassandra.options import TO_CORRECT, TO_REACH, CassandraOptions
 from wal_sink.targets.cassandra.row_plan import CassandraPlan
 from wal_sink.targets.cassandra.sender import Sender
 from wal_sink.targets.cassandra.server import missing_permission
 from wal_sink.targets.cassandra.table import read_table
 from wal_sink.targets.cassandra.table_changes import TableWatch
+from wal_sink.targets.client import explained
 from wal_sink.telemetry import line_logger, session_metrics
 
 logger = line_logger(__name__)
@@ -158,7 +160,8 @@ def open_session(options: CassandraOptions, query_id: str) -> CassandraSession:
     """
     connection = connect(options)
     try:
-        with errors_translated(options):
+        place = f"Cassandra at {options.where}"
+        with explained(classify, place, TO_CORRECT, TO_REACH, TargetRefused):
             refuse_other_ledger(read_table(connection.session, options.ledger))
     except BaseException:
         connection.close()

@@ -1,7 +1,12 @@
 """The statements that write the rows of a plan: an upsert, and DELETEs by the first columns of the key.
 
 An upsert is an INSERT, or an UPDATE if the option `cassandra.writeMode` says so. Each statement has a marker
-for the write timestamp. If two rows have the same key, the later timestamp wins, in any order of arrival.
+for the write timestamp. If two rows have the same key, the later timestamp wins, in any order of arrival. If
+the plan has a column of event times, the event time of a row is its write timestamp.
+
+After an outage a row is written late, and after a crash it is written again. If the TTL counted from the time
+of writing, the row would expire later each time. So the second in which a row expires is fixed when the row
+is published, and the row is written with the remaining TTL.
 """
 
 from __future__ import annotations
@@ -15,17 +20,39 @@ import numpy.typing as npt
 import pyarrow as pa
 from cassandra.query import BatchStatement, BatchType, BoundStatement
 
-from wal_sink.targets.cassandra.arrow_buffers import Ints, flags
+from wal_sink.model.plan import Column
+from wal_sink.targets.cassandra.arrow_buffers import Ints, elements, flags
 from wal_sink.targets.cassandra.driver.frames import EncodedBatch, statement_head
-from wal_sink.targets.cassandra.encode import Encoded, concatenated_rows, encode, routing_keys
-from wal_sink.targets.cassandra.row_plan import KEY, CassandraPlan
-from wal_sink.targets.cassandra.rows import TimestampedRows, remaining_ttls, with_event_times
+from wal_sink.targets.cassandra.encode import (
+    Varying,
+    concatenated_rows,
+    encode,
+    reordered,
+    routing_keys,
+)
+from wal_sink.targets.cassandra.row_plan import (
+    EXPIRES_US,
+    KEY,
+    MAX_TTL_S,
+    TIMESTAMP_US,
+    TTL_S,
+    CassandraPlan,
+    CassandraRowPlan,
+)
 from wal_sink.targets.cdc import are_deletes, flag_name
 from wal_sink.targets.ddl import quote
 from wal_sink.units import now_us
 
 Flags = npt.NDArray[np.bool_]
 _SECOND_US = 1_000_000
+
+
+class TimestampedRows(NamedTuple):
+    """Rows of the log with their write timestamps."""
+
+    batch: pa.RecordBatch
+    timestamps_us: Ints
+    """Microseconds since 1970, one for each row."""
 
 
 class Statement(NamedTuple):
@@ -74,9 +101,8 @@ class Statements:
         self.keyspace = plan.details.keyspace
         self.sent_once = plan.sent_once
         """True if a row must not be sent twice with the same timestamp."""
-        table = plan.of_table()
-        self.upsert = self._upsert(_values_first(table) if plan.details.update else table)
-        self._prepared: dict[tuple[int | None, bool], Statement] = {(None, False): self.upsert}
+        self._prepared: dict[tuple[int | None, bool], Statement] = {}
+        self.upsert = self._statement(None, with_ttl=False)
 
     @property
     def by_id(self) -> dict[bytes, Statement]:
@@ -84,25 +110,22 @@ class Statements:
         statements = self._prepared.values()
         return {statement.prepared.query_id: statement for statement in statements}
 
-    def encode(
-        self, rows: TimestampedRows, default_ttl_s: int = 0
-    ) -> tuple[Encoded, Ints | None, pa.Array]:
-        """Encode the rows of a slice, and return them grouped by statement.
-
-        Also return, for each row of the slice, its position among the encoded rows (None if the order is the
-        same) and its routing key.
+    def encode(self, rows: TimestampedRows, default_ttl_s: int = 0) -> tuple[Varying, pa.Array]:
+        """Encode the rows of a slice. Also return the routing key of each row.
 
         :param default_ttl_s: the table's default TTL in seconds; 0 for none.
         :raises Exception: an error of the driver, which cannot prepare a statement.
         """
         now_s = now_us() // _SECOND_US
-        ttls = remaining_ttls(rows, self._plan.details.ttl, now_s, default_ttl_s)
+        ttls = remaining_ttls(rows, self._plan.details, now_s, default_ttl_s)
         parts = self.divide(rows, ttls)
         encoded = concatenated_rows([_encoded(part) for part in parts])
+        if positions := [part.positions for part in parts if part.positions is not None]:
+            encoded = reordered(encoded, np.argsort(np.concatenate(positions)))
         plan, first = self.upsert.plan, self.upsert.columns.start or 0
         indexes = [index - first for index in self.upsert.prepared.routing_key_indexes]
         keys = routing_keys(table_rows(rows.batch, plan), plan, indexes)
-        return encoded, positions_in_parts(parts), keys
+        return encoded, keys
 
     def divide(self, rows: TimestampedRows, ttls: Ints | None = None) -> list[StatementRows]:
         """Divide the rows of a slice by statement. Return at least one part.
@@ -110,7 +133,9 @@ class Statements:
         :param ttls: the seconds until each row expires; None if rows never expire.
         :raises Exception: an error of the driver, which cannot prepare a statement.
         """
-        rows = with_event_times(rows, self._plan)
+        if self._plan.details.timestamp_column:
+            event_times_us = elements(rows.batch.column(TIMESTAMP_US), "i8")
+            rows = rows._replace(timestamps_us=event_times_us)
         masks = _masks(rows.batch, self._plan)
         is_whole = len(masks) == 1
         return [
@@ -133,34 +158,53 @@ class Statements:
         return StatementRows(statement, positions, TimestampedRows(batch, timestamps_us), ttls)
 
     def _statement(self, delete_depth: int | None, *, with_ttl: bool) -> Statement:
+        """Return the upsert, or the DELETE by the first columns of the key.
+
+        :param delete_depth: the number of clustering columns in the WHERE clause; None for the upsert.
+        """
         key = delete_depth, with_ttl
         if key not in self._prepared:
-            self._prepared[key] = (
-                self._upsert(self.upsert.plan, with_ttl=with_ttl)
-                if delete_depth is None
-                else self._delete(delete_depth)
-            )
+            columns = self._columns(delete_depth)
+            plan = msgspec.structs.replace(self._plan, columns=columns)
+            query = upsert(plan, with_ttl=with_ttl) if delete_depth is None else delete(plan)
+            prepared = self._prepare(query)
+            head = statement_head(prepared.query_id, len(columns) + 1 + with_ttl)
+            first = plan.details.update or delete_depth is not None
+            self._prepared[key] = Statement(prepared, plan, head, first, with_ttl)
         return self._prepared[key]
 
-    def _delete(self, depth: int) -> Statement:
-        partition = [column.name for column in self._plan.columns if column.role == "partition"]
-        names = [*partition, *self._plan.details.clustering[:depth]]
-        by_name = {column.name: column for column in self._plan.columns}
-        columns = tuple(by_name[name] for name in names)
-        plan = msgspec.structs.replace(self._plan, columns=columns)
-        return self._prepared_statement(delete(plan), plan, timestamp_first=True)
+    def _columns(self, delete_depth: int | None) -> tuple[Column, ...]:
+        columns, details = self._plan.of_table().columns, self._plan.details
+        if delete_depth is None:
+            key_last = sorted(columns, key=lambda column: column.role in KEY)
+            return tuple(key_last) if details.update else columns
+        partition = [column.name for column in columns if column.role == "partition"]
+        by_name = {column.name: column for column in columns}
+        return tuple(by_name[name] for name in (*partition, *details.clustering[:delete_depth]))
 
-    def _upsert(self, table: CassandraPlan, *, with_ttl: bool = False) -> Statement:
-        query = upsert(table, with_ttl=with_ttl)
-        first = table.details.update
-        return self._prepared_statement(query, table, timestamp_first=first, with_ttl=with_ttl)
 
-    def _prepared_statement(
-        self, query: str, plan: CassandraPlan, *, timestamp_first: bool, with_ttl: bool = False
-    ) -> Statement:
-        prepared = self._prepare(query)
-        head = statement_head(prepared.query_id, len(plan.columns) + 1 + with_ttl)
-        return Statement(prepared, plan, head, timestamp_first, with_ttl)
+def remaining_ttls(
+    rows: TimestampedRows, details: CassandraRowPlan, now_s: int, default_ttl_s: int = 0
+) -> Ints | None:
+    """Return the seconds until each row expires, 0 or less for an expired row; None if rows never expire.
+
+    :param rows: the rows, with the timestamps at which they were published, not with event times.
+    :param now_s: the present time, in seconds since 1970.
+    :param default_ttl_s: the table's default TTL in seconds; 0 for none.
+    """
+    longest_ttl_s: Ints | int = details.ttl_s or default_ttl_s
+    if details.expires_at_column:
+        longest_ttl_s = MAX_TTL_S
+        expiry_s = -(-elements(rows.batch.column(EXPIRES_US), "i8") // _SECOND_US)
+    elif details.ttl_column or longest_ttl_s:
+        if details.ttl_column:
+            longest_ttl_s = elements(rows.batch.column(TTL_S), "i8")
+        expiry_s = rows.timestamps_us // _SECOND_US + longest_ttl_s
+    else:
+        return None
+    # If a timestamp is ahead of the clock, the TTL must not become longer.
+    remaining_s: Ints = np.minimum(expiry_s - now_s, longest_ttl_s)
+    return remaining_s
 
 
 def driver_statement(request: EncodedBatch) -> Any:
@@ -197,11 +241,6 @@ def upsert(plan: CassandraPlan, *, with_ttl: bool = False) -> str:
     return f"UPDATE {plan.table}{using} SET {', '.join(values)} WHERE {where}"  # noqa: S608 -- quoted names
 
 
-def _values_first(plan: CassandraPlan) -> CassandraPlan:
-    columns = sorted(plan.columns, key=lambda column: column.role in KEY)
-    return msgspec.structs.replace(plan, columns=tuple(columns))
-
-
 def delete(plan: CassandraPlan) -> str:
     """Return the DELETE with all columns of a plan in its WHERE clause.
 
@@ -211,7 +250,7 @@ def delete(plan: CassandraPlan) -> str:
     return f"DELETE FROM {plan.table} USING TIMESTAMP ? WHERE {where}"  # noqa: S608 -- quoted names
 
 
-def _encoded(part: StatementRows) -> Encoded:
+def _encoded(part: StatementRows) -> Varying:
     statement = part.statement
     return encode(
         part.rows.batch,
@@ -252,14 +291,3 @@ def _deletes(
     for name in clustering:
         depths -= batch.column(name).is_null().to_numpy(zero_copy_only=False)
     return {depth: deletes & (depths == depth) for depth in range(len(clustering) + 1)}
-
-
-def positions_in_parts(parts: list[StatementRows]) -> Ints | None:
-    """Return the position of each row of a slice in its concatenated parts; None if the order is the same."""
-    positions = [part.positions for part in parts if part.positions is not None]
-    if not positions:
-        return None
-    order = np.concatenate(positions)
-    ranks = np.empty_like(order)
-    ranks[order] = np.arange(len(order))
-    return ranks

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-import re
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, cast
@@ -14,7 +12,6 @@ from cassandra import Unauthorized
 
 from wal_sink.errors import SchemaMismatch, TargetUnavailable
 from wal_sink.model.spark_types import canonical, fields, is_array, spark_type
-from wal_sink.targets.cassandra.driver.errors import classify
 from wal_sink.targets.cassandra.row_plan import KEY, TableName
 from wal_sink.targets.cassandra.types import CQL_FOR, UserTypes
 from wal_sink.targets.ddl import Layout, quote, refuse_unknown_columns
@@ -47,8 +44,6 @@ class TableMetadata(NamedTuple):
     """`default_time_to_live` in seconds; 0 for none."""
     types: UserTypes = MappingProxyType({})
     """All user-defined types of the keyspace."""
-    gc_grace_s: int = 864_000
-    """`gc_grace_seconds`: the seconds after which the server may remove a tombstone."""
     id: UUID | None = None
     """The table's id. A table that is dropped and created again has a new id."""
 
@@ -79,19 +74,11 @@ def refuse_not_durable(metadata: TableMetadata) -> None:
 def read_table(session: Any, name: TableName, node: Any = None) -> TableMetadata:
     """Read the metadata of a table, which may be missing.
 
-    If the node lacks the table, up to three other nodes are read, because a node may lag behind a change.
-
     :param session: the driver's session.
     :param node: the driver's host to read from; None for any node.
     :raises Exception: an error of the driver.
     """
-    metadata = _read(session, name, node)
-    if not metadata.exists and (other := _node_with_table(session, name)) is not None:
-        return _read(session, name, other)
-    return metadata
 
-
-def _read(session: Any, name: TableName, node: Any) -> TableMetadata:
     def rows(what: str, source: str, *key: str) -> list[Any]:
         names = ("keyspace_name", "table_name")[: len(key)]
         where = " AND ".join(f"{column} = %s" for column in names)
@@ -104,9 +91,7 @@ def _read(session: Any, name: TableName, node: Any) -> TableMetadata:
     keyspaces = {row.keyspace_name: row.durable_writes for row in rows("*", "keyspaces")}
     tables = {
         row.table_name: row
-        for row in rows(
-            "table_name, default_time_to_live, gc_grace_seconds, id", "tables", name.keyspace
-        )
+        for row in rows("table_name, default_time_to_live, id", "tables", name.keyspace)
     }
     table = tables.get(name.table)
     views = rows("view_name", "views", name.keyspace)
@@ -128,27 +113,8 @@ def _read(session: Any, name: TableName, node: Any) -> TableMetadata:
             row.type_name: tuple(zip(row.field_names, row.field_types, strict=True))
             for row in rows("type_name, field_names, field_types", "types", name.keyspace)
         },
-        gc_grace_s=table.gc_grace_seconds if table else 864_000,
         id=table.id if table else None,
     )
-
-
-_MOST_NODES = 3
-"""The most nodes to ask for a table, if a first node lacks the table."""
-
-
-def _node_with_table(session: Any, name: TableName) -> Any:
-    """Return a node that has the table; None if no node has the table or none answers."""
-    query = "SELECT id FROM system_schema.tables WHERE keyspace_name = %s AND table_name = %s"
-    for pool in itertools.islice(tuple(session.get_pools()), _MOST_NODES):
-        try:
-            if session.execute(query, name, host=pool.host).one():
-                return pool.host
-        except Exception as error:
-            if classify(error) == "fatal":
-                raise
-            # The next node may have the table.
-    return None
 
 
 CREATE_S = 60.0
@@ -184,71 +150,44 @@ def keyspace_statement(keyspace: str) -> str:
     )
 
 
-def proposed_statements(name: TableName, schema: pa.Schema) -> str:
+def proposed_statement(name: TableName, schema: pa.Schema) -> str:
     """Return a CREATE TABLE for a DataFrame, with a comment that the user has to choose the primary key."""
-    lines, types = [], dict[str, str]()
+    lines = []
     for field in schema:
-        cql = suggest_type(name.keyspace, field.name, field.type, types)
-        column = quote(field.name)
+        column, cql = quote(field.name), suggest_type(field.type)
         lines.append(
             f"{column} {cql}" if cql else f"-- {column}: {field.type} is not supported yet"
         )
     first = quote(schema.names[0]) if len(schema) else "…"
     key = f"PRIMARY KEY ({first})  -- choose: rows with equal keys overwrite each other"
-    return "\n".join([*types.values(), _create_table(name, [*lines, key])])
+    return _create_table(name, [*lines, key])
 
 
 def _create_table(name: TableName, lines: list[str]) -> str:
     return f"CREATE TABLE {name} (\n  " + ",\n  ".join(lines) + "\n);"
 
 
-def add_column_statement(name: TableName, field: pa.Field) -> str | None:
-    """Return an ALTER TABLE that adds a column; None if the column needs a user-defined type."""
-    types: dict[str, str] = {}
-    cql = suggest_type(name.keyspace, field.name, field.type, types)
-    return None if types or cql is None else f"ALTER TABLE {name} ADD {quote(field.name)} {cql};"
-
-
-def suggest_type(
-    keyspace: str, path: str, source: pa.DataType, types: dict[str, str]
-) -> str | None:
+def suggest_type(source: pa.DataType) -> str | None:
     """Return a CQL type for a column or a part of a column; None if CQL has no such type.
 
-    :param path: the name for a new user-defined type, such as "address_zip" for field zip of column address.
-    :param types: is filled with a CREATE TYPE for each new user-defined type by name, inner types first.
+    A struct becomes a tuple, because the table can be created without a user-defined type then.
     """
     source = canonical(source)
     if is_array(source):
-        element = suggest_type(keyspace, f"{path}_element", source.value_type, types)
+        element = suggest_type(source.value_type)
         return element and f"frozen<list<{_frozen(element)}>>"
     if pa.types.is_map(source):
-        key = suggest_type(keyspace, f"{path}_key", source.key_type, types)
-        value = suggest_type(keyspace, f"{path}_value", source.item_type, types)
-        return "map<{}, {}>".format(*map(_frozen, (key, value))) if key and value else None
+        key, value = suggest_type(source.key_type), suggest_type(source.item_type)
+        return f"map<{_frozen(key)}, {_frozen(value)}>" if key and value else None
     if pa.types.is_struct(source):
-        return _suggest_user_type(keyspace, path, source, types)
+        parts = [_frozen(cql) for field in fields(source) if (cql := suggest_type(field.type))]
+        is_whole = 0 < source.num_fields == len(parts)
+        return f"frozen<tuple<{', '.join(parts)}>>" if is_whole else None
     return CQL_FOR.get(spark_type(source))
 
 
 def _frozen(cql: str) -> str:
     return f"frozen<{cql}>" if cql.startswith("map<") else cql
-
-
-def _suggest_user_type(
-    keyspace: str, path: str, source: pa.DataType, types: dict[str, str]
-) -> str | None:
-    lines = []
-    for field in fields(source):
-        cql = suggest_type(keyspace, f"{path}_{field.name}", field.type, types)
-        if cql is None:
-            return None
-        lines.append(f"  {quote(field.name)} {_frozen(cql)}")
-    name = re.sub(r"\W", "_", path, flags=re.ASCII)
-    while name in types:
-        name += "_"
-    body = ",\n".join(lines)
-    types[name] = f"CREATE TYPE {quote(keyspace)}.{quote(name)} (\n{body}\n);"
-    return f"frozen<{quote(name)}>"
 
 
 def new_table(
@@ -265,29 +204,21 @@ def new_table(
     :param schema: the columns of the DataFrame that are written.
     :param layout: the primary key, as `options.primary_key` returns it.
     :param names: the table's names of renamed columns, by the DataFrame's names.
-    :raises SchemaMismatch: the DataFrame lacks a column of the key, or createTable cannot create a type.
+    :raises SchemaMismatch: the DataFrame lacks a column of the key, or has a type that CQL lacks.
     """
     refuse_unknown_columns(layout, schema)
-    columns = [_column(metadata.name, field, layout, names) for field in schema]
+    columns = [_column(field, layout, names) for field in schema]
     by_name = {names.get(name, name): number for number, name in enumerate(layout.key)}
     columns.sort(key=lambda column: by_name.get(column.name, len(by_name)))
     return metadata._replace(tables=(*metadata.tables, metadata.name.table), columns=tuple(columns))
 
 
-def _column(
-    table: TableName, field: pa.Field, layout: Layout, names: Mapping[str, str]
-) -> ColumnMetadata:
-    types: dict[str, str] = {}
-    cql = suggest_type(table.keyspace, field.name, field.type, types)
+def _column(field: pa.Field, layout: Layout, names: Mapping[str, str]) -> ColumnMetadata:
+    cql = suggest_type(field.type)
     if cql is None:
         raise SchemaMismatch(
             f"Column {field.name} is of type {field.type}, for which Cassandra has no type.",
             f"Cast or drop {field.name}.",
-        )
-    if types:
-        raise SchemaMismatch(
-            f"Column {field.name} needs a user-defined type, and createTable creates no types.",
-            "Leave out createTable: the error then has the statements that create type and table.",
         )
     role: Role = "regular"
     if field.name in layout.key:

@@ -9,19 +9,31 @@ import pyarrow as pa
 
 from wal_sink.model.plan import Plan
 from wal_sink.options import Options
-from wal_sink.targets.base import ErrorClass, IdempotentSession, Target
-from wal_sink.targets.cassandra.options import CassandraOptions, with_environment
+from wal_sink.targets.base import IdempotentSession
+from wal_sink.targets.cassandra.options import (
+    EXPIRES_AT_COLUMN,
+    TIMESTAMP_COLUMN,
+    TO_CORRECT,
+    TO_REACH,
+    TTL,
+    TTL_COLUMN,
+    CassandraOptions,
+    with_environment,
+)
 from wal_sink.targets.cassandra.row_plan import CassandraPlan
-from wal_sink.targets.operations import BY_POSITION
+from wal_sink.targets.client import Client, ClientTarget
+from wal_sink.targets.operations import BY_POSITION, described
 
 
-class CassandraTarget(Target):
+class CassandraTarget(ClientTarget):
     """Apache Cassandra 4.0 and later, and compatible databases."""
 
-    interface = 2
     name = "cassandra"
     options_type: type[Options] = CassandraOptions
     parallel_writes = True  # only timestamps decide between versions of a row
+
+    to_correct = TO_CORRECT
+    to_reach = TO_REACH
 
     options: CassandraOptions
 
@@ -33,8 +45,6 @@ class CassandraTarget(Target):
     @property
     def description(self) -> Mapping[str, str]:
         """The texts about cluster, table and rows that a start logs, by heading."""
-        from wal_sink.targets.cassandra.rows import describe  # noqa: PLC0415 -- pyarrow.compute
-
         options = self.options
         nulls = {"unset": "a null keeps the older value", "write": "a null clears the older value"}
         ledger = f"{options.ledger.keyspace}.{options.ledger.table}"
@@ -43,29 +53,43 @@ class CassandraTarget(Target):
             if options.secure_connect_bundle
             else f"{options.where}, port {options.port}"
         )
+        ttl, newest = "", f"{BY_POSITION} (see {TIMESTAMP_COLUMN})"
+        if options.ttl is not None:
+            ttl = f"{options.ttl} s from when the row was published ({TTL})"
+        if column := options.ttl_column:
+            ttl = f"seconds in {column}, from when the row was published ({TTL_COLUMN})"
+        if column := options.expires_at_column:
+            ttl = f"until {column} ({EXPIRES_AT_COLUMN})"
+        if column := options.timestamp_column:
+            newest = (
+                f"of two versions of a row the one with the later {column} ({TIMESTAMP_COLUMN})"
+            )
         renamed = ", ".join(f"{name} as {column}" for name, column in options.column_names.items())
         update = "by UPDATE: a row exists as long as one of its values does (cassandra.writeMode)"
-        return {
+        texts = {
             "target": f"{self.name} at {where}, {options.consistency_level}",
             "table": f"{self.writes_to}, ledger in {ledger}",
-            **({"columns": f"{renamed} (cassandra.columns)"} if renamed else {}),
+            "columns": f"{renamed} (cassandra.columns)" if renamed else "",
             "nulls": f"{options.nulls}: {nulls[options.nulls]} (cassandra.nulls)",
-            "newest": f"{BY_POSITION} (see cassandra.timestampColumn)",
-            **({"write": update} if options.write_mode == "update" else {}),
-            **describe(options),
+            "newest": newest,
+            "write": update if options.write_mode == "update" else "",
+            "ttl": ttl,
+            **described(options),
         }
+        return {heading: text for heading, text in texts.items() if text}
 
-    def plan(self, schema: pa.Schema, key: str) -> Plan:
-        """Compare the DataFrame with the table, and create missing tables."""
+    @property
+    def place(self) -> str:
+        """The cluster, as errors name it."""
+        return f"Cassandra at {self.options.where}"
+
+    def client(self) -> Client:
+        """Import the modules that need the driver."""
+        from wal_sink.targets.cassandra.driver.errors import classify  # noqa: PLC0415 -- the driver
         from wal_sink.targets.cassandra.plan import make_plan  # noqa: PLC0415 -- the driver
+        from wal_sink.targets.cassandra.session import open_session  # noqa: PLC0415 -- the driver
 
-        return make_plan(self.options, schema, key)
-
-    def dry_plan(self, schema: pa.Schema, key: str) -> Plan:
-        """Compare the DataFrame with the table, and create nothing."""
-        from wal_sink.targets.cassandra.plan import make_plan  # noqa: PLC0415 -- the driver
-
-        return make_plan(self.options, schema, key, create=False)
+        return Client(make_plan, open_session, classify)
 
     def check(self, batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
         """Cast `batch` to the log's types, and refuse rows that the server would refuse."""
@@ -73,22 +97,12 @@ class CassandraTarget(Target):
 
         return check(batch, CassandraPlan.of(plan))
 
-    def load(self) -> None:
-        """Import the driver."""
-        import wal_sink.targets.cassandra.session  # noqa: F401, PLC0415 -- the driver
-
     def for_tasks(self) -> Self:
         """Return the target with the secrets of this process. A worker may have older secrets."""
         return type(self)(with_environment(self.options))
 
     def connect(self, query_id: str) -> IdempotentSession:
         """Open a session for a flusher."""
-        from wal_sink.targets.cassandra.session import open_session  # noqa: PLC0415 -- the driver
-
-        return open_session(self.options, query_id)
-
-    def classify(self, error: Exception) -> ErrorClass:
-        """Return the error class of an exception of the driver."""
-        from wal_sink.targets.cassandra.driver.errors import classify  # noqa: PLC0415 -- the driver
-
-        return classify(error)
+        session = super().connect(query_id)
+        assert isinstance(session, IdempotentSession), "by `client`"
+        return session

@@ -26,11 +26,6 @@ _NO_TEXT = text("")
 _THOUSAND = int64(1_000)
 
 
-def as_is(column: pa.Array) -> pa.Array:
-    """Return the column unchanged, or decoded if it has Arrow's dictionary encoding."""
-    return column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
-
-
 def cast_to(kind: pa.DataType) -> Callable[[pa.Array], pa.Array]:
     """Return a cast to a type that holds every value of the column, such as a wider number."""
     return lambda column: column.cast(kind)
@@ -46,7 +41,6 @@ def as_float(column: pa.Array) -> pa.Array:
 
 def as_number(column: pa.Array) -> pa.Array:
     """Cast integers to decimals of scale 0. Return decimals and texts as they are."""
-    column = as_is(column)
     if is_text(column.type):
         return as_text(column)
     if pa.types.is_integer(column.type):
@@ -56,7 +50,7 @@ def as_number(column: pa.Array) -> pa.Array:
 
 def as_milliseconds(column: pa.Array) -> pa.Array:
     """Round instants down to milliseconds since 1970, also instants before 1970."""
-    micros = as_is(column).cast(pa.int64())
+    micros = column.cast(pa.int64())
     truncated = pc.divide(micros, _THOUSAND)  # rounds towards zero
     below = pc.less(micros, pc.multiply(truncated, _THOUSAND)).cast(pa.int64())
     return pc.subtract(truncated, below)
@@ -64,7 +58,6 @@ def as_milliseconds(column: pa.Array) -> pa.Array:
 
 def as_nanoseconds_of_day(column: pa.Array) -> pa.Array:
     """Convert times, or texts that match `TIME_PATTERN`, to nanoseconds since midnight."""
-    column = as_is(column)
     if not pa.types.is_time64(column.type):
         texts = pc.binary_join_element_wise(_DAY_0, as_text(column), _NO_TEXT)
         column = texts.cast(pa.timestamp("ns"))  # Arrow cannot cast a string to a time
@@ -73,12 +66,12 @@ def as_nanoseconds_of_day(column: pa.Array) -> pa.Array:
 
 def as_nanoseconds(column: pa.Array) -> pa.Array:
     """Convert microseconds to nanoseconds. The constraint `DURATION` refuses values that would overflow."""
-    return pc.multiply_checked(as_is(column).cast(pa.int64()), _THOUSAND)
+    return pc.multiply_checked(column.cast(pa.int64()), _THOUSAND)
 
 
 def sub_milliseconds(column: pa.Array) -> pa.Array:
     """Return flags of the instants that are not a whole number of milliseconds."""
-    micros = as_is(column).cast(pa.int64())
+    micros = column.cast(pa.int64())
     return pc.not_equal(pc.multiply(pc.divide(micros, _THOUSAND), _THOUSAND), micros)
 
 
@@ -116,7 +109,7 @@ def _no_digits(pattern: str) -> Callable[[pa.Array], pa.Array]:
     unlike = _unlike(pattern)
 
     def bad(column: pa.Array) -> pa.Array:
-        if not is_text(as_is(column).type):
+        if not is_text(column.type):
             return _NO_VALUES
         length = pc.binary_length(as_text(column)).cast(pa.int64())
         return pc.or_(unlike(column), pc.greater(length, int64(arrow_values.MOST_CHARACTERS)))
@@ -129,7 +122,6 @@ def _beyond_ascii(column: pa.Array) -> pa.Array:
 
 
 def _no_time(column: pa.Array) -> pa.Array:
-    column = as_is(column)
     if not pa.types.is_time64(column.type):
         return _unlike(TIME_PATTERN)(column)
     nanos = column.cast(pa.int64())
@@ -137,7 +129,7 @@ def _no_time(column: pa.Array) -> pa.Array:
 
 
 def _too_long(column: pa.Array) -> pa.Array:
-    micros = as_is(column).cast(pa.int64())
+    micros = column.cast(pa.int64())
     return pc.or_(pc.greater(micros, _MOST_MICROS), pc.less(micros, pc.negate(_MOST_MICROS)))
 
 
@@ -209,16 +201,6 @@ DECIMAL = Constraint(
     f"Write it as -12.50 or 1.25e-30, in at most {arrow_values.MOST_CHARACTERS:,} characters and with at most"
     " four digits after the e, or make the table's type text.",
 )
-WHOLE_KEY = Constraint(
-    _no_digits(arrow_values.WHOLE_ONCE),
-    "can be written in another way, and in a key two texts of a number would be one",
-    "Write it without a plus sign and without zeros in front.",
-)
-DECIMAL_KEY = Constraint(
-    _no_digits(arrow_values.DECIMAL_ONCE),
-    "can be written in another way, and in a key two texts of a number would be one",
-    "Write it as -12.5: no exponent, no plus sign, no zeros in front or at the end of the fraction.",
-)
 NO_NULLS = Constraint(
     pc.is_null,
     "is null, which a collection cannot hold",
@@ -247,8 +229,8 @@ WHOLE_DECIMAL = "decimal(p,0)"
 TYPES = {
     "ascii": ScalarType(("string",), as_text, ASCII),
     "text": ScalarType(("string",), as_text),
-    "boolean": ScalarType(("boolean",), as_is),
-    "tinyint": ScalarType(("tinyint",), as_is),
+    "boolean": ScalarType(("boolean",), cast_to(pa.bool_())),
+    "tinyint": ScalarType(("tinyint",), cast_to(pa.int8())),
     "smallint": ScalarType(("smallint", "tinyint"), cast_to(pa.int16())),
     "int": ScalarType(("int", "smallint", "tinyint"), cast_to(pa.int32())),
     "bigint": ScalarType(("bigint", "int", "smallint", "tinyint"), cast_to(pa.int64())),
@@ -256,7 +238,6 @@ TYPES = {
         (WHOLE_DECIMAL, "bigint", "int", "smallint", "tinyint", "string"),
         as_number,
         WHOLE,
-        WHOLE_KEY,
     ),
     "float": ScalarType(("float",), as_float),
     "double": ScalarType(("double", "float"), cast_to(pa.float64())),
@@ -264,10 +245,9 @@ TYPES = {
         ("decimal", "bigint", "int", "smallint", "tinyint", "string"),
         as_number,
         DECIMAL,
-        DECIMAL_KEY,
     ),
     "timestamp": ScalarType(("timestamp",), as_milliseconds, None, MILLISECONDS),
-    "date": ScalarType(("date",), as_is),
+    "date": ScalarType(("date",), cast_to(pa.date32())),
     "time": ScalarType(("time", "string"), as_nanoseconds_of_day, TIME),
     "duration": ScalarType(("interval day to second",), as_nanoseconds, DURATION),
     "uuid": ScalarType(("string", "binary"), arrow_values.as_uuid, UUID),

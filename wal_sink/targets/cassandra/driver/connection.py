@@ -28,12 +28,11 @@ from cassandra.policies import (
     TokenAwarePolicy,
 )
 
-from wal_sink.errors import OptionError, TargetRefused, TargetUnavailable, WalSinkError
+from wal_sink.errors import OptionError, TargetUnavailable, WalSinkError
 from wal_sink.options import VARIABLE_IS_READ
-from wal_sink.targets.cassandra.driver.errors import classify, of_each_host
+from wal_sink.targets.cassandra.driver.errors import of_each_host
 from wal_sink.targets.cassandra.driver.internals import (
     ConnectionException,
-    ErrorMessage,
     WideConnection,
 )
 from wal_sink.targets.cassandra.options import (
@@ -154,26 +153,6 @@ def _without_driver_log() -> Iterator[None]:
         yield
     finally:
         _DRIVER_LOG.removeFilter(is_of_another_thread)
-
-
-@contextlib.contextmanager
-def errors_translated(options: CassandraOptions) -> Iterator[None]:
-    """Turn exceptions of the driver into errors of the sink, while a connection is open.
-
-    :raises TargetUnavailable: the exception's class is "retry" or "throttle".
-    :raises TargetRefused: the exception's class is "fatal".
-    """
-    try:
-        yield
-    except (NoHostAvailable, DriverException, ConnectionException, ErrorMessage) as error:
-        what = f"Cassandra at {options.where}: {type(error).__name__}: {error}"
-        if classify(error) == "fatal":
-            raise TargetRefused(
-                what,
-                "Check that the tables exist and that the role "
-                f"{options.username or '(no login)'} has the permissions it needs.",
-            ) from error
-        raise TargetUnavailable(what, "Repair the cluster, and try again.") from error
 
 
 def choose_datacenter(option: str, datacenters: Iterable[str]) -> str:
@@ -298,7 +277,7 @@ def _datacenters(cluster: Any) -> set[str]:
 def _no_connection(error: Exception, options: CassandraOptions) -> WalSinkError:
     causes = (isinstance(error, NoHostAvailable) and of_each_host(error)) or [error]
     for cause in causes:
-        if isinstance(cause, AuthenticationFailed) and not _is_unchecked(cause):
+        if isinstance(cause, AuthenticationFailed):
             return _no_login(cause, options)
         if any(word in str(cause) for word in _CERTIFICATE):
             return _no_trust(cause, options)
@@ -318,11 +297,6 @@ def _about_tls(options: CassandraOptions, reasons: str) -> str:
         return "The answer is not TLS: leave out cassandra.ssl.enabled, or correct cassandra.port."
     verb = "do not trust" if options.ssl_client_certificate else "require a"
     return f"Nodes that {verb} cassandra.ssl.clientCertificate close the connection."
-
-
-def _is_unchecked(refused: AuthenticationFailed) -> bool:
-    """Return True if the server could not check the login because of an outage."""
-    return "Unable to perform authentication" in str(refused)
 
 
 def _no_login(cause: Exception, options: CassandraOptions) -> OptionError:
