@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 
 import msgspec
 import pyarrow as pa
 
+from wal_sink.checkpoint.checkpoint import local_folder
 from wal_sink.configuration import Configuration, configure
-from wal_sink.errors import of_target
+from wal_sink.errors import OptionError, of_target
 from wal_sink.model.plan import Plan
 from wal_sink.model.spark_types import spark_ddl
 from wal_sink.options import qualified
@@ -75,8 +77,28 @@ def preflight_options(raw: Mapping[str, str]) -> Checked:
     :raises OptionError: an option is missing or unknown, or has a value that does not fit.
     """
     configuration = configure(raw)
+    _refuse_files(configuration)
     configuration.refuse_bucket()
     return Checked(in_force=_in_force(configuration), columns=())
+
+
+def _refuse_files(configuration: Configuration) -> None:
+    """Refuse a checkpoint or a log whose path is a file, or is below a file.
+
+    :raises OptionError: there is such a file.
+    """
+    location = configuration.location
+    for option, url in (
+        ("checkpointLocation", location.checkpoint),
+        ("wal.location", location.logs),
+    ):
+        folder = local_folder(url)
+        for path in (folder, *folder.parents) if folder is not None else ():
+            if os.path.isfile(path):  # noqa: PTH113 - False if this user cannot read the path
+                raise OptionError(
+                    f"Option {option} is {url}, and {path} is a file, so the folder cannot be created.",
+                    "Name a folder that exists, or that can be created.",
+                )
 
 
 def _in_force(configuration: Configuration) -> dict[str, str]:
@@ -96,6 +118,7 @@ def preflight(
     :raises TargetUnavailable, TargetRefused: the target does not answer, or refuses.
     """
     configuration = configure(raw)
+    _refuse_files(configuration)
     configuration.refuse_bucket(file_manager)
     columns = with_epoch_field(schema, configuration.sink.epoch_column)
     inputs_key = inputs_key_of(configuration, columns)
