@@ -12,6 +12,8 @@ import uuid
 import pytest
 
 from state_backends import open_backend
+from tests.protocol.engine import NOW_US, Clock
+from tests.support.waiting import until
 from wal_sink.errors import CorruptLog, TargetUnavailable
 from wal_sink.flush import reporter
 from wal_sink.flush.reporter import Reporter
@@ -29,7 +31,6 @@ from wal_sink.progress.flusher_report import (
 from wal_sink.testing.faults import Faults, FaultyBackend
 from wal_sink.wal.store import LogStore
 
-NOW_US = 1_700_000_000_000_000
 TARGET = "cassandra"
 PATH = "report-cassandra.json"
 
@@ -94,17 +95,6 @@ def store(monkeypatch: pytest.MonkeyPatch) -> LogStore:
     monkeypatch.setattr(reporter, "REPORT_S", 0.1)
     monkeypatch.setattr(reporter, "_CHECK_S", 0.02)
     return open_backend(f"memory://{uuid.uuid4().hex}/log")
-
-
-class Clock:
-    """A clock that moves with each call."""
-
-    def __init__(self) -> None:
-        self.us = NOW_US
-
-    def __call__(self) -> int:
-        self.us += 1
-        return self.us
 
 
 def heartbeats(store: LogStore, enough: int) -> None:
@@ -172,26 +162,14 @@ def test_command_reports_only_if_no_flusher_is_alive(store: LogStore) -> None:
     assert last.flusher == this_process()
 
 
-def test_ended_flusher_keeps_the_report_of_another(store: LogStore) -> None:
+@pytest.mark.parametrize("flusher", ["elsewhere:1", this_process()])
+def test_ended_flusher_keeps_the_report_of_another(store: LogStore, flusher: str) -> None:
+    """The other flusher is in another process, or belongs to another handle of this process."""
     own = Reporter(store, TARGET, Clock())
     own.report("starting", None)
-    store.replace(PATH, report().to_json())
+    store.replace(PATH, report(flusher).to_json())
     own.ended()
-    assert read_report(store, TARGET) == report()
-
-
-def test_second_flusher_of_a_query_logs_a_warning(
-    store: LogStore, caplog: pytest.LogCaptureFixture
-) -> None:
-    """An older driver may hang and flush for days. Rows stay exact, so only this warning shows it."""
-    store.replace(PATH, report("elsewhere:1").to_json())
-    own = Reporter(store, TARGET, Clock())
-    own.report("starting", None)
-    assert not caplog.messages, "who reported before this one may have ended"
-    store.replace(PATH, report("elsewhere:1").to_json())
-    own.report("waiting", None)
-    (text,) = caplog.messages
-    assert "another process flushes this query, too: elsewhere:1" in text
+    assert read_report(store, TARGET) == report(flusher)
 
 
 def test_report_that_cannot_be_written_logs_a_warning(
@@ -214,10 +192,4 @@ def test_stop_of_a_run_is_reported_at_once(
     with own.beating():
         own.report("waiting", None)
         stopping[0] = "run-7"
-        until_s = time.monotonic() + 30
-        while True:
-            last = read_report(store, TARGET)
-            if last is not None and last.stopping == "run-7":
-                break
-            assert time.monotonic() < until_s
-            time.sleep(0.01)
+        until(lambda: getattr(read_report(store, TARGET), "stopping", "") == "run-7")

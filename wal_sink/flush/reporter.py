@@ -80,7 +80,6 @@ class Reporter:
         self._reported_s = 0.0
         self._written_s = float("-inf")
         self._written: FlusherReport | None = None
-        self._warnings_of_another = OncePerMinute()
         self._failures = _FailureLog()
 
     @contextlib.contextmanager
@@ -212,11 +211,8 @@ class Reporter:
                 stopping=self._stopping,
             )
             try:
-                last = self._read_last(self._store)
-                if last is not None and self._gives_way and is_alive(last, self._clock_us()):
+                if self._gives_way and self._another_reports(self._store):
                     return
-                if last is not None and not self._gives_way and last.doing != ENDED:
-                    _warn_of_another(last)
                 self._store.replace(self._path, report.to_json())
                 self._written = report
             except (OSError, WalSinkError) as error:
@@ -228,11 +224,11 @@ class Reporter:
                     error,
                 )
 
-    def _read_last(self, store: LogStore) -> FlusherReport | None:
-        """Return the report of another process; None if this process reported last, or no read is due."""
-        is_due = self._written is not None and self._warnings_of_another.is_due()
-        last = read_report(store, self._target) if self._gives_way or is_due else None
-        return None if last is None or last.flusher == this_process() else last
+    def _another_reports(self, store: LogStore) -> bool:
+        """Return True if a flusher of another process is alive."""
+        last = read_report(store, self._target)
+        is_other = last is not None and last.flusher != this_process()
+        return is_other and is_alive(last, self._clock_us())
 
 
 class _FailureLog:
@@ -265,11 +261,3 @@ class _FailureLog:
             seconds = time.monotonic() - self._since_s
             logger.warning("the flush works again, after %.0f s of failures", seconds)
             self._since_s, self._lines = None, OncePerMinute()
-
-
-def _warn_of_another(last: FlusherReport) -> None:
-    logger.warning(
-        "another process flushes this query, too: %s (host:process). Each row is still written once."
-        " If that process is an earlier driver of the query that hangs, end it: Spark may not end it",
-        last.flusher,
-    )
