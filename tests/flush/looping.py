@@ -42,7 +42,6 @@ class Outage(Faults):
 
     @contextmanager
     def around(self, name: str) -> Iterator[None]:
-        """Surround one operation."""
         self.operations.append(name)
         if self._where in name and not self.over.is_set():
             self.failures += 1
@@ -91,7 +90,7 @@ class PlayedLoop:
     def waits(self) -> bool:
         """Return True if the loop has nothing to flush."""
         report = self.report()
-        return report is not None and report.doing.startswith(("no run", "nothing", "everything"))
+        return report is not None and report.doing.startswith(("no run", "nothing", "waiting"))
 
     def ended(self) -> bool:
         self.loop.join(SECONDS)

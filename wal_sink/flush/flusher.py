@@ -380,7 +380,9 @@ class Flusher:
         self.reporter.flushed([chain[epoch] for epoch in range(first, last + 1)], seconds)
 
     def _idle(self, reason: str) -> Pass:
-        self.reporter.report(reason, None)
+        # Until the next report is due, `status` shows this text beside epochs that were completed since.
+        doing = "waiting for the next epoch" if reason is _ALL_FLUSHED else reason
+        self.reporter.report(doing, None)
         return Pass(idle=True, reason=reason)
 
     def _actor(self) -> protocol.Actor:
