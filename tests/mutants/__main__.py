@@ -42,10 +42,7 @@ def main() -> int:
     table = Table("deliberate bug", "caught by")
     survivors = []
     with tempfile.TemporaryDirectory(prefix="wal_sink-mutants-") as folder:
-        tree = Path(folder)
-        for name in _COPIED:
-            copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
-            copy(ROOT / name, tree / name)
+        tree = copied(Path(folder))
         with console.status("without a bug"):
             every = sorted({test for bug in bugs for test in find_tests(tree, bug)})
             if (broken := first_failure(tree, tuple(every))) is not None:
@@ -60,6 +57,14 @@ def main() -> int:
     console.print(table)
     console.print(f"{len(bugs) - len(survivors)} of {len(bugs)} bugs were caught")
     return 1 if survivors else 0
+
+
+def copied(tree: Path) -> Path:
+    """Copy the product and its tests to an empty folder; return the folder."""
+    for name in _COPIED:
+        copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
+        copy(ROOT / name, tree / name)
+    return tree
 
 
 def caught_by(tree: Path, bug: Bug) -> str | None:

@@ -29,23 +29,6 @@ class Bug(NamedTuple):
     new: str
     tests: tuple[str, ...]
     """The names of test functions or modules that must catch the bug, the fast ones first."""
-    unplayed: str = ""
-    """A word of `UNPLAYED` if the simulator cannot show the bug; otherwise empty."""
-
-
-UNPLAYED = {
-    "power": "it breaks after a power loss alone, or at files of a disk",
-    "cost": "it costs time, memory or requests, and no row",
-    "text": "it is about what people read, or whom they trust",
-    "bytes": "bytes have to change, or files to vanish, under their names",
-    "target": "it is about a target that adds rows in a transaction, or stages them",
-    "types": "it is about columns and types",
-    "spark": "it is about Spark's jobs, threads or sources",
-    "command": "no history gives that command",
-    "look": "another look, of the same pass or the next, comes to the same",
-    "limit": "docs/limits.md rules out what it takes",
-}
-"""The reasons why no history of the simulator can show a bug, by the word after its name in `bugs.txt`."""
 
 
 class Symbol(NamedTuple):
@@ -84,11 +67,7 @@ def parse(text: str) -> tuple[Bug, ...]:
         if match is None or not tests:
             raise UnfitBugError(f"{name}: write it as `symbol: old => new`, below its [tests]")
         symbol, old, new = match.groups()
-        message = re.fullmatch(r"(.*) \[(\w+)\]", name)
-        name, unplayed = message.groups() if message else (name, "")
-        if unplayed and unplayed not in UNPLAYED:
-            raise UnfitBugError(f"{name}: [{unplayed}] is none of {', '.join(UNPLAYED)}")
-        bugs.append(Bug(name, symbol, _block(old), _block(new), tests, unplayed))
+        bugs.append(Bug(name, symbol, _block(old), _block(new), tests))
     return tuple(bugs)
 
 

@@ -5,29 +5,19 @@ from __future__ import annotations
 import argparse
 import os
 import random
-import re
 import sys
-from collections import Counter
 
 from rich.console import Console
 from rich.table import Table
 
-from tests.simulator.bug_search import named, report_bugs
 from tests.simulator.campaign import Campaign, Played, prepare, run
-from tests.simulator.history import Outcome, play
+from tests.simulator.history import play
 from tests.simulator.trace import Trace
 
 
 def main() -> int:
     """Return the exit code: 1 if a history failed."""
     arguments = _arguments()
-    if arguments.without is not None:
-        return report_bugs(
-            named(arguments.without),
-            seed=arguments.seed or 1,
-            histories=arguments.histories or 300,
-            processes=arguments.processes,
-        )
     if arguments.seed is not None and arguments.histories is None and arguments.minutes is None:
         return _replay(arguments.seed)
     seed = random.randrange(2**32) if arguments.seed is None else arguments.seed
@@ -43,10 +33,8 @@ def main() -> int:
                 arguments.histories,
                 None if minutes is None else minutes * 60,
                 arguments.processes,
-                go_on=arguments.go_on,
             ),
             lambda histories: status.update(f"{histories:,} histories"),
-            lambda failure: console.print(failure.seed, failure.violations[0], markup=False),
         )
     report(console, played)
     return 1 if played.failures else 0
@@ -62,17 +50,9 @@ def report(console: Console, played: Played) -> None:
         f"{played.histories:,} histories in {played.seconds:.0f} s,"
         f" {played.histories / played.cpu_seconds:.0f} a second of CPU time"
     )
-    kinds = Counter(_kind(outcome) for outcome in played.failures)
-    for kind, times in kinds.most_common():
-        seeds = [str(outcome.seed) for outcome in played.failures if _kind(outcome) == kind]
-        console.print(f"{times} x {kind}", markup=False, soft_wrap=True)
-        console.print(f'    make simulate ARGS="--seed {seeds[0]}"   also {", ".join(seeds[1:6])}')
-
-
-def _kind(outcome: Outcome) -> str:
-    """Return the first violation of a history, without the numbers that differ between histories."""
-    text = re.sub(r"\S*[0-9]\S*", "#", outcome.violations[0])
-    return re.sub(r"#( #)+", "#", text)[:160]
+    for outcome in played.failures:
+        console.print(outcome.violations[0], markup=False, soft_wrap=True)
+        console.print(f'    make simulate ARGS="--seed {outcome.seed}"')
 
 
 def _replay(seed: int) -> int:
@@ -91,13 +71,6 @@ def _arguments() -> argparse.Namespace:
         "--seed", type=int, help="of the first history; alone: replay this one, with a trace"
     )
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
-    parser.add_argument(
-        "--without",
-        metavar="NAME",
-        help="put in the bugs of tests/mutants/bugs.txt whose names have this in them, one at a time,"
-        " and say after how many histories each is found, and which share of them is; all: every one",
-    )
-    parser.add_argument("--go-on", action="store_true", help="go on after a failure")
     return parser.parse_args()
 
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tests.simulator.driver import Driver, FlusherThread
+from tests.simulator.driver import FlusherThread
 from tests.simulator.machine import MACHINE
 from tests.simulator.process import Thread
 from tests.simulator.target import Database
 from tests.simulator.volume import Volume
-from tests.simulator.world import QueryBackup, Site, World
+from tests.simulator.world import QueryBackup, World
 from wal_sink.admin.query import Query
 from wal_sink.admin.repair import adopt, give_up, set_mark
 from wal_sink.errors import WalSinkError
@@ -74,7 +74,7 @@ class Actions:
         return bool(succeeded)
 
     def _pipeline(self, process: Any, name: str) -> Pipeline:
-        return self.world.pipeline(self.world.site, process, name)
+        return self.world.pipeline(process, name)
 
     def give_up_next(self) -> None:
         """Give up the next epoch of a target; a flusher may be writing it."""
@@ -90,7 +90,6 @@ class Actions:
             )
 
     def give_up_target(self) -> None:
-        """Give up one of several targets."""
         world, state = self.world, self.world.checker.truth.state
         if state is None or len(state.live) < 2:
             return
@@ -163,7 +162,6 @@ class Actions:
         ]
 
     def save(self) -> None:
-        """Back up checkpoint and log."""
         self.world.saved = [*self.world.saved[-3:], QueryBackup(self.world)]
         self.world.happened("backup made")
 
@@ -248,34 +246,7 @@ class Actions:
             volume.url = f"file:///moved-{MACHINE.true_us}/{volume.url.rpartition('/')[2]}"
         world.happened("moved")
 
-    def clone(self) -> None:
-        """Run a copy of checkpoint and log at another place; it must not write anything."""
-        world = self.world
-        away = any(database.away for database in world.databases.values())
-        if world.checker.truth.state is None or away:
-            return
-        site = Site(None, f"clone-{MACHINE.true_us}")
-        for copy, volume in (
-            (site.checkpoint, world.site.checkpoint),
-            (site.log, world.site.log),
-        ):
-            copy.restore(volume.snapshot())
-        objects = site.log.snapshot()
-        driver = Driver(world, site)
-        driver.batch(1)
-        errors = [driver.error]
-        for flusher in driver.flushers.values():
-            flusher.act(3)
-            errors.append(flusher.error)
-        driver.process.kill()
-        after = site.log.snapshot()
-        changed = {path for path in after if path.startswith("state/")} - {*objects}
-        if changed or {*errors} - {"WrongOwner"}:
-            world.checker.violate(f"a clone acts: {errors}, {changed}")
-        world.happened("clone")
-
     def change_targets(self) -> None:
-        """Start the next run with other targets."""
         world = self.world
         names = [name for name in world.databases if world.chance.random() < 0.7]
         names = names or [*world.databases]

@@ -27,8 +27,6 @@ class Campaign(NamedTuple):
     seconds: float | None = None
     """The time limit; None for no limit."""
     processes: int = 1
-    go_on: bool = False
-    """True to continue after a failure."""
 
 
 @dataclass
@@ -43,15 +41,10 @@ class Played:
     failures: list[Outcome] = field(default_factory=list)
 
 
-def run(
-    campaign: Campaign,
-    progress: Callable[[int], None] = lambda _histories: None,
-    failed: Callable[[Outcome], None] = lambda _outcome: None,
-) -> Played:
-    """Play histories.
+def run(campaign: Campaign, progress: Callable[[int], None] = lambda _histories: None) -> Played:
+    """Play histories until the time is over, or one fails.
 
     :param progress: called with the number of histories so far.
-    :param failed: called with each failure.
     """
     played, began_s = Played(), time.monotonic()
     seeds = itertools.count(campaign.seed)
@@ -66,11 +59,10 @@ def run(
                 played.counts.update(outcome.counts)
                 if outcome.violations:
                     played.failures.append(outcome)
-                    failed(outcome)
             progress(played.histories)
             played.seconds = time.monotonic() - began_s
             over = campaign.seconds is not None and played.seconds > campaign.seconds
-            if over or (played.failures and not campaign.go_on):
+            if over or played.failures:
                 break
     return played
 

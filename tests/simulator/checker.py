@@ -85,20 +85,16 @@ class Checker:
         self._counts = counts
 
     def violate(self, what: str) -> None:
-        """Record a violation."""
         self.violations.append(what)
 
     def require(self, condition: object, what: str) -> None:
-        """Record a violation unless a condition is true."""
         if not condition:
             self.violate(what)
 
     def snapshot(self) -> Truth:
-        """Return a copy of the truth, for a backup."""
         return copy.deepcopy(self.truth)
 
     def computed(self, attempt: Attempt) -> None:
-        """Record an attempt that a run has computed."""
         self.attempts[attempt.epoch, attempt.run_id] = attempt
         self.by_value[attempt.value] = attempt
 
@@ -117,7 +113,6 @@ class Checker:
             self.truth.kept.setdefault(int(name), set()).add(body.get("by", ""))
 
     def created(self, path: str, data: bytes) -> None:
-        """Check a new object of the log."""
         if path.startswith(paths.STATE.folder):
             new, old = State.from_json(data, path), self.truth.state
             if old is not None and new.number <= old.number:

@@ -17,7 +17,7 @@ from tests.simulator.machine import MACHINE, uuid4
 from tests.simulator.process import Process, Thread
 from tests.simulator.target import INVALID, REFUSED, SCHEMA, SimulatedTarget
 from tests.simulator.volume import Mount
-from tests.simulator.world import Site, World
+from tests.simulator.world import World
 from wal_sink import errors, units
 from wal_sink.flush.flusher import Flusher
 from wal_sink.flush.reporter import Reporter
@@ -32,9 +32,8 @@ from wal_sink.wal.store import read_record
 class FlusherThread:
     """A flusher of one target, in a thread of a process."""
 
-    def __init__(self, world: World, site: Site, process: Process, name: str) -> None:
+    def __init__(self, world: World, process: Process, name: str) -> None:
         self.world = world
-        self.site = site
         self.process = process
         self.name = name
         self.thread = Thread(process)
@@ -45,9 +44,8 @@ class FlusherThread:
         self.restart()
 
     def restart(self) -> None:
-        """Replace the flusher by a new one."""
         assert not self.thread.stalled
-        pipeline = self.world.pipeline(self.site, self.process, self.name)
+        pipeline = self.world.pipeline(self.process, self.name)
         reporter = Reporter(pipeline.store, self.name)
         self._flusher = Flusher(pipeline, reporter)
 
@@ -71,7 +69,7 @@ class FlusherThread:
         except errors.WalSinkError as error:
             self.error = type(error).__name__
             self.world.trace.say(f"    {self.process.name}: {self.name}: {self.error}: {error}")
-            if not error.transient and self.site is self.world.site:
+            if not error.transient:
                 self.world.flush_errors.add(self.error)
                 if not self.world.expects_error(self.error, self.name):
                     self.world.checker.violate(f"the flush of {self.name} stops: {error!r}")
@@ -85,17 +83,14 @@ class FlusherThread:
 class Driver:
     """A process with the query, one run after the other, and with its flushers."""
 
-    def __init__(self, world: World, site: Site | None = None) -> None:
+    def __init__(self, world: World) -> None:
         self.world = world
-        self.site = site or world.site
         self.process = world.process("driver")
         self.main = Thread(self.process)
-        self.flushers = {
-            name: FlusherThread(world, self.site, self.process, name) for name in world.names
-        }
-        self.log = self.site.open_log(self.process)
-        self.store = Mount(self.site.checkpoint, self.process, syncs=False)
-        self.begins_after = max(self.site.checkpoint.epochs("commits"), default=-1)
+        self.flushers = {name: FlusherThread(world, self.process, name) for name in world.names}
+        self.log = world.site.open_log(self.process)
+        self.store = Mount(world.site.checkpoint, self.process, syncs=False)
+        self.begins_after = max(world.site.checkpoint.epochs("commits"), default=-1)
         """The last completed epoch when the driver started, for its `batch_writer`."""
         self.run: Run | None = None
         self.error = ""
@@ -158,7 +153,7 @@ class Driver:
         self.error = type(error).__name__
         self.world.counts[f"runs that end with {self.error}"] += 1
         self.world.trace.say(f"    {self.process.name}: the query fails: {self.error}: {error}")
-        if not expected and self.site is self.world.site:
+        if not expected:
             self.world.checker.violate(f"a run ends with {error!r}")
         self.run = None
 
@@ -235,7 +230,7 @@ class Run:
         world, driver = self.world, self.driver
         return Publisher(
             store=driver.log,
-            checkpoint=driver.site.open_checkpoint(driver.process),
+            checkpoint=world.site.open_checkpoint(driver.process),
             plans=self.plans,
             max_bytes=world.max_bytes,
             on_full=world.on_full,  # type: ignore[arg-type]
@@ -256,14 +251,12 @@ class Run:
         self._purge()
 
     def complete(self) -> None:
-        """Write `commits/N`."""
         body = json.dumps({"nextBatchWatermarkMs": 0, "by": self.run_id})
         self.driver.store.create(f"commits/{self.next}", f"v1\n{body}".encode())
         self.planned = False
         self.next += 1
 
     def _keys(self, count: int) -> list[str]:
-        """Return the keys of an attempt's rows."""
         keys = [f"k{number}" for number in range(count)]
         if self.world.quarantine and self.world.chance.random() < 0.4:
             keys[1:1] = [f"{INVALID}0", f"{REFUSED}0", f"{REFUSED}1"]

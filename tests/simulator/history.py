@@ -70,7 +70,6 @@ class History:
             Step("restored logs", 1, lambda: actions.restore_query(targets=False)),
             Step("checkpoints set back", 3, actions.set_back),
             Step("moves", 1, actions.move),
-            Step("clones", 2, actions.clone),
             Step("given-up epochs", 2, actions.give_up_next),
             Step("several targets", 1, actions.give_up_target),
             Step("changed targets", 2, actions.change_targets),
@@ -143,7 +142,7 @@ class History:
         world.flushers = [
             flusher for flusher in world.flushers if flusher.process.alive or flusher.thread.stalled
         ]
-        world.flushers.append(FlusherThread(world, world.site, process, name))
+        world.flushers.append(FlusherThread(world, process, name))
         world.happened("flusher")
 
     def stop(self) -> None:

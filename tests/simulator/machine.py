@@ -35,7 +35,6 @@ class Machine:
         """The file systems of all hosts."""
 
     def reset(self, seed: int) -> None:
-        """Start a new history."""
         self.true_us = START_US
         self.random = random.Random(seed)
         self.thread = None
@@ -87,7 +86,6 @@ class _Time(_Module):
 
 
 def uuid4() -> uuid.UUID:
-    """Replace `uuid.uuid4`."""
     return uuid.UUID(int=MACHINE.random.getrandbits(128), version=4)
 
 

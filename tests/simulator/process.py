@@ -81,11 +81,9 @@ class Process:
         self._fault, self._calls_left, self._changes_only = fault, call, changes_only
 
     def disarm(self) -> None:
-        """Remove the armed fault."""
         self._calls_left = 0
 
     def io(self, verb: str, what: str, effect: Callable[[], T]) -> T:
-        """Perform an I/O call, or fail."""
         if not self.alive:
             raise Crash
         MACHINE.true_us += IO_US

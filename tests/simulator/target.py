@@ -76,7 +76,6 @@ class Database:
         """The number of restores; a session of an older generation is broken."""
 
     def backup(self) -> Backup:
-        """Return a copy of rows and ledger."""
         return Backup(dict(self.rows), dict(self.ledger), MACHINE.true_us)
 
     def restore(self, backup: Backup) -> None:
@@ -85,7 +84,6 @@ class Database:
         self.generation += 1
 
     def put(self, row: Row) -> None:
-        """Write a row."""
         self.checker.row_written(self, row.key, row.value, row.us)
         versions = self.rows.get((row.value, row.key), ())
         if row.us not in versions or self.lists or self.kind != "idempotent":
@@ -119,11 +117,9 @@ class SimulatedTarget(Target):
 
     @property
     def shape(self) -> Mapping[str, str]:
-        """The options that shape the statements."""
         return self._plans.shape
 
     def plan(self, schema: pa.Schema, key: str) -> Plan:
-        """Return a plan for any columns."""
         self.refuse_away()
         return self._process.io("plan", key[:8], lambda: self._plans.plan(schema, key))
 
@@ -137,7 +133,6 @@ class SimulatedTarget(Target):
         return batch
 
     def connect(self, query_id: str) -> Session:
-        """Return a session."""
         self.refuse_away()
         self._process.io("connect", self._database.name, lambda: None)
         connection = Connection(self._database, self._process, query_id)
@@ -153,7 +148,6 @@ class SimulatedTarget(Target):
         return "retry" if isinstance(error, ConnectionError) else "fatal"
 
     def refuse_away(self) -> None:
-        """Raise an error during an outage."""
         if self._database.away:
             raise ConnectionError("the target is away")
 
@@ -180,7 +174,6 @@ class Connection:
         return self._process.io(verb, what, unless_lost)
 
     def read(self) -> LedgerRow | None:
-        """Return the ledger row."""
         name = self.database.name
         row = self.io("read ledger", name, lambda: self.database.ledger.get(self.key))
         assert row is None or isinstance(row, LedgerRow)
@@ -221,7 +214,6 @@ class Idempotent(IdempotentSession):
         self._refused: list[RefusedRow] = []
 
     def read(self) -> LedgerRow | None:
-        """Return the ledger row."""
         return self._connection.read()
 
     def write(self, plan: Plan, rows: RowSlice) -> None:
@@ -231,7 +223,6 @@ class Idempotent(IdempotentSession):
         self._refused += refused
 
     def drain(self) -> None:
-        """Write all rows."""
         self._send()
         refused, self._refused = self._refused, []
         if refused:
@@ -243,7 +234,6 @@ class Idempotent(IdempotentSession):
         return self._connection.finish((), current, new)
 
     def close(self) -> None:
-        """Discard the rows that are not written."""
         self._in_flight, self._refused = [], []
 
     def _send(self) -> None:
@@ -262,11 +252,9 @@ class _Gathered:
         self._rows: list[Row] = []
 
     def read(self) -> LedgerRow | None:
-        """Return the ledger row."""
         return self._connection.read()
 
     def write(self, plan: Plan, rows: RowSlice) -> None:
-        """Keep rows for `finish`."""
         taken, refused = accepted(rows)
         self._connection.io("gather", self._connection.database.name, lambda: None)
         if refused:
@@ -281,7 +269,6 @@ class _Gathered:
         return self._connection.finish(rows, current, new)
 
     def close(self) -> None:
-        """Discard the rows."""
         self._rows = []
 
 
@@ -293,5 +280,4 @@ class Staged(_Gathered, StagedSession):
     """A session that stages rows."""
 
     def drain(self) -> tuple[bytes, ...]:
-        """Fail: a history has no flush job."""
         raise AssertionError

@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+from tests.mutants.__main__ import caught_by, copied
+from tests.mutants.catalogue import BUGS
 from tests.protocol.cases import covered
 from tests.support.programs import ran
 
@@ -46,6 +49,9 @@ def test_seed_replays_one_history_to_the_byte() -> None:
     assert "=== the end" in first.stdout
 
 
-def test_deliberate_bugs_of_the_protocol_are_found() -> None:
-    ended = simulate("--without", "test_simulator", "--seed", str(SEED), "--histories", "150")
-    assert ended.returncode == 0, ended.stdout + ended.stderr
+@pytest.mark.long
+def test_deliberate_bugs_of_the_protocol_are_found(tmp_path: Path) -> None:
+    tree, test = copied(tmp_path), test_random_histories_keep_every_guarantee.__name__
+    bugs = [bug for bug in BUGS if bug.tests == (test,)]
+    assert len(bugs) > 10
+    assert [bug.name for bug in bugs if caught_by(tree, bug) is None] == []

@@ -18,7 +18,6 @@ class Trace:
         self.on = write is not None
 
     def say(self, text: str) -> None:
-        """Print a line."""
         if self._write is not None:
             self._write(f"{(MACHINE.true_us - START_US) / 1_000_000:14.3f} s  {text}")
 
@@ -36,7 +35,6 @@ class Trace:
 
 
 def _short(result: object) -> str:
-    """Return a result as a short text."""
     if isinstance(result, list):
         names = ", ".join(
             str(name).rpartition("/")[2].removesuffix(".json").lstrip("0") or "0" for name in result

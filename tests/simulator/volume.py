@@ -45,11 +45,9 @@ class Volume:
         return self.url.removeprefix("file://")
 
     def snapshot(self) -> Files:
-        """Return a copy of all files."""
         return dict(self._files)
 
     def restore(self, files: Files) -> None:
-        """Replace all files by a copy."""
         self._files = dict(files)
         self.unsynced = []
 
@@ -63,7 +61,6 @@ class Volume:
         self._created(path, data)
 
     def get(self, path: str) -> bytes:
-        """Read an object."""
         if path not in self._files:
             raise FileNotFoundError(errno.ENOENT, "there is no such object", path)
         return self._files[path]
@@ -75,7 +72,6 @@ class Volume:
             del self._files[path]
 
     def paths(self, prefix: str = "") -> list[str]:
-        """Return the paths of all objects in a folder."""
         below = prefix if not prefix or prefix.endswith("/") else f"{prefix}/"
         return sorted(path for path in self._files if path.startswith(below))
 
@@ -122,8 +118,6 @@ class Mount(StateBackend):
         return self._process.io(verb, path, effect)
 
     def create(self, path: str, data: bytes) -> None:
-        """See `StateBackend.create`."""
-
         def put() -> None:
             self._volume.put(path, data)
             if not self._syncs:
@@ -132,36 +126,30 @@ class Mount(StateBackend):
         self._io("create", path, put)
 
     def replace(self, path: str, data: bytes) -> None:
-        """See `StateBackend.replace`."""
         self._io("replace", path, lambda: self._volume.put(path, data, exclusive=False))
 
     def read(self, path: str) -> bytes:
-        """See `StateBackend.read`."""
         data = self._io("read", path, lambda: self._volume.get(path))
         assert isinstance(data, bytes)
         return data
 
     def size(self, path: str) -> int:
-        """See `StateBackend.size`."""
         size = self._io("size", path, lambda: len(self._volume.get(path)))
         assert isinstance(size, int)
         return size
 
     @contextmanager
     def open_output(self, path: str) -> Iterator[BinaryIO]:
-        """See `StateBackend.open_output`."""
         output = BytesIO()
         yield output
         self._io("output", path, lambda: self._volume.put(path, output.getvalue()))
 
     def open_input(self, path: str) -> BinaryIO:
-        """See `StateBackend.open_input`."""
         data = self._io("input", path, lambda: self._volume.get(path))
         assert isinstance(data, bytes)
         return BytesIO(data)
 
     def list(self, prefix: str = "") -> builtins.list[str]:
-        """See `StateBackend.list`."""
         listed = self._io("list", prefix, lambda: self._volume.paths(prefix))
         assert isinstance(listed, builtins.list)
         return listed

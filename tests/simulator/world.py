@@ -55,7 +55,6 @@ FAULTS = (
     "restored logs",
     "checkpoints set back",
     "moves",
-    "clones",
     "given-up epochs",
     "changed targets",
 )
@@ -85,7 +84,6 @@ class Swarm(frozenset[str]):
 
     @classmethod
     def drawn(cls, chance: random.Random) -> Swarm:
-        """Draw the faults."""
         share = chance.choice((0.1, 0.2, 0.35))
         faults = {fault for fault in FAULTS if chance.random() < share}
         for fault, others in _EXCLUDES.items():
@@ -97,33 +95,21 @@ class Swarm(frozenset[str]):
 
     @property
     def io_faults(self) -> list[Fault]:
-        """The faults at I/O calls."""
         return [fault for name, faults in IO_FAULTS.items() if name in self for fault in faults]
 
 
 class Site:
     """A checkpoint with its log."""
 
-    def __init__(self, checker: Checker | None, place: str) -> None:
-        self.checkpoint, self.log = (
-            Volume(
-                f"file:///{place}/{name}",
-                (lambda _path, _data: None)
-                if checker is None
-                else (checker.spark_wrote if name == "checkpoint" else checker.created),
-                (lambda _path: None)
-                if checker is None or name == "checkpoint"
-                else checker.deleted,
-            )
-            for name in ("checkpoint", "log")
-        )
+    def __init__(self, checker: Checker) -> None:
+        nothing = lambda _path: None  # noqa: E731
+        self.checkpoint = Volume("file:///first/checkpoint", checker.spark_wrote, nothing)
+        self.log = Volume("file:///first/log", checker.created, checker.deleted)
 
     def open_checkpoint(self, process: Process) -> Checkpoint:
-        """Open the checkpoint."""
         return Checkpoint(Mount(self.checkpoint, process))
 
     def open_log(self, process: Process) -> LogStore:
-        """Open the log."""
         return Mount(self.log, process)
 
 
@@ -151,7 +137,7 @@ class World:
         """The number of events, by name."""
         self.checker = Checker(self.counts)
         self.checker.two_drivers = "two drivers" in swarm
-        self.site = Site(self.checker, "first")
+        self.site = Site(self.checker)
         self.checker.log, self.checker.checkpoint = self.site.log, self.site.checkpoint
         self.query_id = str(chance.getrandbits(64))
         names = ("a", "b", "c")[: chance.choice((2, 2, 3))]
@@ -192,20 +178,17 @@ class World:
         self._value = 0
 
     def next_value(self) -> int:
-        """Return the value of a new attempt."""
         self._value += 1
         return self._value
 
     def process(self, name: str) -> Process:
-        """Start a process on one of the hosts."""
         return Process(name, self.chance.choice(self.hosts), self.trace, self._injected)
 
-    def pipeline(self, site: Site, process: Process, name: str) -> Pipeline:
-        """Return the pipeline of a flusher."""
+    def pipeline(self, process: Process, name: str) -> Pipeline:
         return Pipeline(
             query_id=self.query_id,
-            store=site.open_log(process),
-            checkpoint=site.open_checkpoint(process),
+            store=self.site.open_log(process),
+            checkpoint=self.site.open_checkpoint(process),
             target=SimulatedTarget(self.databases[name], process),
             target_name=name,
             several=self.several,
@@ -214,15 +197,12 @@ class World:
         )
 
     def key(self, name: str) -> str:
-        """Return the key of a target's ledger row."""
         return ledger_key(self.query_id, name if self.several else "")
 
     def row(self, name: str) -> LedgerRow | None:
-        """Return a target's ledger row."""
         return self.databases[name].ledger.get(self.key(name))
 
     def kill_all(self) -> None:
-        """Kill every process of the query."""
         for driver in self.drivers:
             driver.process.kill()
         for flusher in self.flushers:
