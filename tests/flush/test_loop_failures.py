@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import re
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Callable
 
 import pytest
 import tenacity
@@ -41,6 +38,8 @@ def test_loop_after_a_failure_skips_no_epoch(
     outage.over.set()
     until(lambda: played.is_flushed(2))
     assert world.table() == world.expected()
+    connects = outage.operations.count("connect")
+    assert connects > failures, "table, nodes or password may have changed since"
     done = [name for name in outage.operations if name.startswith("write")]
     assert [int(name.split()[1]) for name in done] == sorted(int(n.split()[1]) for n in done)
 
@@ -83,20 +82,6 @@ def test_error_of_a_failing_loop_is_in_its_report(
     outage.over.set()
     until(lambda: played.is_flushed(0))
     until(lambda: played.error() is None)
-
-
-@pytest.mark.parametrize("error", [lambda: ConnectionError("x"), lambda: RuntimeError("x")])
-def test_loop_connects_again_after_a_failed_step(
-    world: World, make_loop: MakeLoop, error: Callable[[], Exception]
-) -> None:
-    """Table, nodes or password may have changed since."""
-    world.run().batch([("a", 1)])
-    outage = Outage("finish", error)
-    played = make_loop(outage).start()
-    until(lambda: outage.failures >= 3)
-    outage.over.set()
-    until(lambda: played.is_flushed(0))
-    assert outage.operations.count("connect") >= 3
 
 
 @pytest.fixture
@@ -244,48 +229,6 @@ def test_retry_pauses_of_a_loop_are_random_and_bounded(
     late = waits(10_000)
     assert max(late) <= 10
     assert len(set(late)) == 50
-
-
-def test_first_pause_of_each_window_is_short(
-    world: World, make_loop: MakeLoop, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Given an overloaded target at which every window fails once."""
-    monkeypatch.setattr("wal_sink.flush.flusher.WINDOW_EPOCHS", 1)
-    world.run().batches(*([("k", epoch)] for epoch in range(6)))
-
-    class Shaky(Outage):
-        @contextmanager
-        def around(self, name: str) -> Iterator[None]:
-            self.operations.append(name)
-            if name.startswith("write") and self.operations.count(name) == 1:
-                self.failures += 1
-                raise ConnectionError
-            yield
-
-    played = make_loop(Shaky("write"))
-    counts: list[int] = []
-    failed = played.loop._reporter.failed
-
-    def note(error: BaseException, **about: Any) -> None:
-        counts.append(about["tried"])
-        failed(error, **about)
-
-    monkeypatch.setattr(played.loop._reporter, "failed", note)
-    played.start()
-    until(lambda: played.is_flushed(5))
-    assert counts == [1] * 6
-
-
-def test_waiting_loop_reports_its_next_try(
-    world: World, make_loop: MakeLoop, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    times(monkeypatch, first=NEVER, most=NEVER)
-    world.run().batch([("a", 1)])
-    played = make_loop(Outage("write 0")).start()
-    until(lambda: played.error() is not None)
-    report = played.report()
-    assert report is not None
-    assert re.fullmatch(r"trying again at epoch 0: 1 try, the next in \d+ s", report.doing)
 
 
 class Ticks:

@@ -5,7 +5,6 @@ Also the sessions that tasks keep open.
 
 from __future__ import annotations
 
-import pickle
 import time
 import uuid
 from collections.abc import Callable
@@ -14,6 +13,7 @@ from dataclasses import replace
 import pytest
 
 from state_backends import open_backend
+from tests.flush.jobs import Job
 from tests.protocol.engine import World
 from wal_sink import errors
 from wal_sink.errors import (
@@ -23,20 +23,14 @@ from wal_sink.errors import (
     TargetUnavailable,
     WalSinkError,
 )
-from wal_sink.flush.connection import TargetConnection
-from wal_sink.flush.reporter import Reporter
-from wal_sink.flush.window import Window, share_out
 from wal_sink.flush.write import (
-    Answer,
-    FlushTask,
     SessionPool,
 )
-from wal_sink.targets.base import RowsRefused, Session, Target
+from wal_sink.targets.base import Session
 from wal_sink.testing.faults import Faults, FaultyBackend, FaultyTarget
 from wal_sink.testing.memory_target import MemoryOptions, MemorySession, MemoryTarget
 from wal_sink.testing.micro_batches import until_idle
 from wal_sink.wal.segment import refused_files
-from wal_sink.wal.store import LogStore
 
 
 @pytest.fixture
@@ -47,42 +41,6 @@ def world() -> World:
     run = world.run().batches([(f"k{n}", n) for n in range(50)])
     run.batch(*([(f"k{n % 30}", 1_000 + n) for n in range(p, 90, 3)] for p in range(3)))
     return world
-
-
-class Job:
-    """Writes windows as a Spark job does, its tasks one after the other, the last one first.
-
-    :param target: the target of the tasks; None for the target of the query.
-    :param store: the log from which the tasks read segments.
-    """
-
-    def __init__(
-        self,
-        target: Target | None = None,
-        store: LogStore | None = None,
-        rows_per_second: int | None = None,
-    ) -> None:
-        self._target, self._store = target, store
-        self._rate = rows_per_second
-        self._key = uuid.uuid4().hex
-
-    def __call__(self, window: Window, _connection: TargetConnection, _reporter: Reporter) -> bool:
-        ranges = [part for manifest in window.manifests for part in window.ranges(manifest)]
-        shares = share_out(ranges, above_bytes=0, slots=6)
-        assert len(shares) == 5
-        former = window.pipeline
-        pipeline = replace(
-            former, target=self._target or former.target, store=self._store or former.store
-        )
-        task = FlushTask(replace(window, pipeline=pipeline), self._key, self._rate)
-        answers = [task(pickle.loads(pickle.dumps(share))) for share in reversed(shares)]
-        travelled: list[Answer] = [pickle.loads(pickle.dumps(answer)) for answer in answers]
-        if refused := [row for answer in travelled for row in answer.refused]:
-            raise RowsRefused(refused)
-        for answer in travelled:
-            if answer.error is not None:
-                raise answer.error
-        return True
 
 
 def flush(world: World, job: Job, *, quarantine: bool = False) -> None:

@@ -35,7 +35,6 @@ class Turns(Faults):
 
     @contextlib.contextmanager
     def around(self, name: str) -> Iterator[None]:
-        """Surround one operation."""
         if self._counts(name):
             if self._stops and len(self.operations) == self._stops[0]:
                 del self._stops[0]
@@ -54,7 +53,6 @@ class Process:
 
     @property
     def ended(self) -> bool:
-        """Return True if the process has ended."""
         return bool(self._greenlet.dead)
 
     def turn(self) -> None:
@@ -141,13 +139,3 @@ def open_operations(world: World) -> Callable[[str], bool]:
         return not name.startswith(_SETTLED)
 
     return counts
-
-
-def decisive_operations(name: str) -> bool:
-    """Return True for operations on states, `commits/` and the ledger row, at which drivers meet."""
-    return name.startswith(
-        (
-            *("list state/", "create state/", "list commits/", "create commits/"),
-            *("create ledger ", "finish "),
-        )
-    )

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable
-from itertools import count, product
+from itertools import product
 
 import pytest
 
@@ -22,7 +22,6 @@ from tests.kills.interleave import (
     History,
     Process,
     Turns,
-    decisive_operations,
     open_operations,
     pairs_of_stops,
     take_turns,
@@ -156,31 +155,6 @@ def test_drivers_stopped_anywhere_apply_whole_attempts(reads: str) -> None:
     )
     assert endings["fenced", "done"]
     assert endings["done", "fenced"] + endings["done", "gave way"]
-
-
-@pytest.mark.long
-@pytest.mark.test_all
-def test_epochs_of_alternating_drivers_have_rows_of_one_attempt() -> None:
-    """The drivers take turns A, B, A, B, at the operations at which they influence each other."""
-    endings: Counter[tuple[str, str]] = Counter()
-    for k in count():
-        reached = False
-        for j in count():
-            for k2 in count(k + 1):
-                world = new_world()
-                counts = (decisive_operations, decisive_operations)
-                first, second, ended = drivers(world, (k, k2), (j,), counts)
-                endings[ended] += 1
-                third_takes_over(world, (first.turns.stopped_before, second.turns.stopped_before))
-                reached = bool(first.turns.stopped_before)
-                if len(first.turns.stopped_before) < 2:
-                    break
-            if not second.turns.stopped_before:
-                break
-        if not reached:
-            break
-    covered("two drivers, three stops where they meet", f"{endings.total()}")
-    assert endings["fenced", "done"]
 
 
 @pytest.mark.rule("one-publisher")

@@ -136,7 +136,6 @@ class ByBothApis(Repeatedly):
     """The query uses `batch_writer` and the format in turn. Log and ledger are the same."""
 
     def config(self, number: int) -> dict[str, Any]:
-        """Change the API at each start."""
         sink = "batch_writer" if number % 2 else "wal_sink"
         return {**super().config(number), "sink": sink}
 
@@ -147,7 +146,6 @@ class WithoutRows(Victim):
     files = 2
 
     def config(self, number: int) -> dict[str, Any]:
-        """Compute other rows after the kill."""
         where = f"id < {ROWS_PER_FILE}" if number > min(self.deaths) else "true"
         return {**super().config(number), "where": where}
 

@@ -22,7 +22,6 @@ class At(Faults):
 
     @contextmanager
     def around(self, name: str) -> Iterator[None]:
-        """See `Faults`."""
         self._left -= (due := name.startswith(self._name))
         if due and not self._left:
             self._then()

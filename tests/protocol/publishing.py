@@ -52,7 +52,6 @@ class Driver:
         return publisher.publish(run.execution, run.tasks(rows))
 
     def batch(self, rows: Rows, meanwhile: Callable[[int], None] = lambda _pause: None) -> None:
-        """Run a micro-batch to its end."""
         self.publish(rows, meanwhile)
         self.run.write_commit([rows])
 

@@ -66,20 +66,6 @@ def paths_of(query: World) -> Sequence[str]:
     return query.log_backend.list("segments/")
 
 
-@pytest.mark.usefixtures("files_only")
-def test_segment_that_no_task_reported_is_not_published(query: World, tmp_path: Path) -> None:
-    """Given a task that ran twice, and Spark returns the report of one attempt."""
-    run = query.run()
-    run.write_offsets()
-    batch = micro_batch(run, tmp_path)
-    append(batch, run, [("a", 1)], attempt=0)
-    won = append(batch, run, [("a", 2)], attempt=1)
-    batch.publish(run.execution, [won])
-    run.write_commit([[("a", 2)]])
-    assert query.flushed() == {"a": 2}
-    assert paths_of(query) == []
-
-
 def test_batch_without_partitions_is_published(query: World, tmp_path: Path) -> None:
     """Otherwise the rows of a dead attempt at this epoch would be flushed."""
     died = query.run()
@@ -104,22 +90,6 @@ def test_second_write_of_a_batch_is_refused(query: World, tmp_path: Path) -> Non
     assert "df.union" in caught.value.remedy
     run.write_commit([[("a", 2)]])
     assert query.flushed() == {"a": 2}
-
-
-@pytest.mark.rule("publish")
-def test_batch_after_an_unwritten_batch_raises_missing_manifest(
-    query: World, tmp_path: Path
-) -> None:
-    """The function returned without writing the batch before."""
-    run = query.run().batches([("a", 0)])
-    run.write_offsets()
-    run.write_commit([])
-    run.write_offsets()
-    batch = micro_batch(run, tmp_path)
-    with pytest.raises(MissingManifest, match="Epoch 1") as caught:
-        batch.publish(run.execution, [append(batch, run, [("c", 2)])])
-    assert caught.value.remedy.startswith("A foreachBatch function must call its writer")
-    assert "give-up CHECKPOINT --epoch 1" in caught.value.remedy
 
 
 @pytest.mark.rule("publish")

@@ -213,15 +213,6 @@ def test_deleted_log_is_not_created_again(world: World) -> None:
         run.publish([("c", 3)])
 
 
-def test_log_with_manifests_without_state_is_refused(world: World) -> None:
-    run = world.run()
-    run.batch([("a", 1)])
-    world.log_backend.delete(world.log_backend.list("state/"))
-    for act in (lambda: run.publish([("b", 2)]), world.flush):
-        with pytest.raises(errors.CorruptLog, match="has lost its state"):
-            act()
-
-
 def test_single_manifest_with_a_wrong_digest_stops_the_flush(world: World) -> None:
     """A manifest is accepted by its digest, even if it is the only one of its epoch."""
     dead = world.run()

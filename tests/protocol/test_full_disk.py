@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import random
-from pathlib import Path
 
 import pytest
 
@@ -66,15 +65,3 @@ def test_denied_access_to_the_log_raises_log_unavailable() -> None:
     with refused as caught, log_errors("file:///log"):
         raise PermissionError(errno.EACCES, "denied")
     assert "start the query again" in caught.value.remedy
-
-
-def test_task_that_cannot_write_raises_error_with_remedy(tmp_path: Path) -> None:
-    """`failure` finds this error in Spark's error."""
-    world = World(open_backend(str(tmp_path / "checkpoint")), open_backend(str(tmp_path / "log")))
-    run = world.run().batches([("a", 1)])
-    run.write_offsets()
-    folder = tmp_path / "log" / "segments"
-    folder.rename(tmp_path / "moved")
-    folder.write_text("in the way")
-    with pytest.raises(LogUnavailable, match="cannot be created"):
-        run.tasks(large(1))

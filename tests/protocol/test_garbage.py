@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from state_backends import open_backend
-from tests.protocol.engine import World, flush, in_memory
+from tests.protocol.engine import World, flush
 from tests.protocol.operations import At
 from tests.protocol.operators import edit
 from wal_sink import errors
@@ -148,22 +148,3 @@ def test_files_of_killed_writers_are_deleted_when_old(tmp_path: Path) -> None:
     world.run().batch([("c", 2)])
     assert not files[0].exists()
     assert world.flushed() == {"a": 0, "b": 1, "c": 2}
-
-
-def test_flush_continues_if_garbage_cannot_be_deleted(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    world = World(*in_memory())
-    world.run().batch([("a", 0)])
-    flusher = world.flusher(Faults(0, "before", PermissionError, "delete segments/"))
-    with pytest.raises(errors.LogUnavailable):
-        flush_hard(flusher)
-    assert (world.mark(), world.table()) == (0, {"a": 0})
-    flush(flusher)
-    assert world.log_backend.list("segments/") == []
-
-
-def flush_hard(flusher: object) -> None:
-    """Run passes until one raises."""
-    for _ in range(9):
-        flusher.run_once()  # type: ignore[attr-defined]

@@ -16,12 +16,11 @@ from tests.protocol import raw
 from tests.protocol.cases import covered
 from tests.protocol.engine import Rows, World, flush, in_memory, until_idle
 from tests.protocol.operations import At
-from tests.protocol.operators import TargetBackup
 from wal_sink.errors import OptionError, TargetRefused, TargetUnavailable
 from wal_sink.flush.connection import TargetConnection
 from wal_sink.flush.reporter import Reporter
 from wal_sink.flush.window import Window
-from wal_sink.protocol.flush_decisions import SENDINGS, Retention
+from wal_sink.protocol.flush_decisions import SENDINGS
 from wal_sink.publish.plans import refuse_quarantine
 from wal_sink.testing.faults import AnswerLost, Faults
 from wal_sink.testing.memory_target import MemoryOptions, MemoryTarget
@@ -74,7 +73,6 @@ class LostClaim(Faults):
 
     @contextmanager
     def around(self, name: str) -> Iterator[None]:
-        """See `Faults`."""
         if name.startswith("claim sending") and self.injected is None:
             self.injected = name
             interrupted(self._world)
@@ -130,17 +128,6 @@ def test_lists_sent_16_times_stop_the_flush(lists: ListWorld) -> None:
     assert lists.row.sending == SENDINGS
 
 
-def test_rows_without_lists_sent_again_keep_their_timestamps(world: World) -> None:
-    """Writing such a row again has no effect."""
-    world.run().batch([("a", 1)])
-    faults = Faults(at=0, when="after", error=ConnectionError, matching="write")
-    with pytest.raises(TargetUnavailable):
-        world.flush(faults)
-    assert world.row.sending == 0
-    world.flush()
-    assert world.store_target.table["a",].cells["v"].us == world.state.last.first_us
-
-
 def test_lists_of_a_stalled_flusher_change_nothing(lists: ListWorld) -> None:
     """Given a flusher whose rows arrive after another flusher has finished the epoch."""
     lists.run().batch([("a", 1), ("b", 2)])
@@ -182,18 +169,6 @@ def test_lists_are_not_written_by_a_job(lists: ListWorld) -> None:
     assert not window.may_be_shared(0)
     plan = msgspec.structs.replace(window.plan, sent_once=False)
     assert replace(window, plan=plan).may_be_shared(0)
-
-
-def test_lists_of_a_restored_target_are_sent_again(lists: ListWorld) -> None:
-    """Given rows and a ledger row, with a claimed sending, that went back together."""
-    lists.retention = Retention(us=10**12, bytes=10**12)
-    lists.run().flushed_batches([("a", 1)]).batches([("b", 2), ("c", 3)])
-    interrupted(lists)
-    backup = TargetBackup(lists)
-    lists.flush()
-    backup.restore()
-    lists.flush()
-    assert lists.visible() == [("a", 1), ("b", 2), ("c", 3)]
 
 
 def test_lists_with_quarantine_are_refused() -> None:

@@ -98,35 +98,6 @@ def test_target_restored_beside_an_idle_flusher_is_completed() -> None:
     assert world.table() == world.expected()
 
 
-@pytest.mark.rule("restored")
-@pytest.mark.parametrize("back", ["to an epoch that is trimmed", "to nothing"])
-def test_target_restored_too_far_back_stops_the_flush(back: str) -> None:
-    """The log lacks the missing epochs. The error names the command that accepts the target as it is."""
-    world = World(*in_memory())
-    empty = TargetBackup(world)
-    run = world.run().flushed_batches([("a", 0)])
-    old = TargetBackup(world)
-    run.flushed_batches([("b", 1)], [("c", 2)])
-    (empty if "nothing" in back else old).restore()
-    error = stops(world, errors.LedgerBehindLog)
-    assert "set-mark CHECKPOINT --to 2 --target memory" in error.remedy
-    assert world.table() == ({} if "nothing" in back else {"a": 0})
-
-
-@pytest.mark.rule("restored")
-def test_restored_target_with_separate_ledger_stops_the_flush(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Given rows and ledger in two topics of Kafka, which may go back separately."""
-    world, backups = flushed_world(3)
-    monkeypatch.setattr(type(world.store_target), "restores_together", False)
-    backups[1].restore()
-    error = stops(world, errors.LedgerBehindLog)
-    assert "may have gone back to different times" in error.what
-    assert "set-mark CHECKPOINT --to EPOCH" in error.remedy
-    assert world.mark() == 2
-
-
 # --- checkpoint and log were restored, without the target ---
 
 
@@ -240,15 +211,6 @@ def test_checkpoint_set_back_to_other_data_diverges(world: World, back: int) -> 
     assert world.flushed() == {"a": 0, "b": 1, "c": 2}
 
 
-def test_status_shows_that_a_checkpoint_was_set_back(world: World) -> None:
-    world.run().flushed_batches([("a", 0)], [("b", 1)])
-    edit(world.checkpoint, "commits/1", None)
-    world.flush()
-    status = read_status(Checkpoint(world.checkpoint), world.log_backend)
-    assert (status.checkpointed, status.flushed) == (0, 1)
-    assert "set back" in repr(status)
-
-
 # --- copies ---
 
 
@@ -316,44 +278,6 @@ def adopt(world: World, log_id: str) -> None:
         assert row is not None
         new = protocol.adopted_row(world.state, row)
         assert session.finish(row, new) is Outcome.APPLIED  # type: ignore[attr-defined]
-
-
-@pytest.mark.rule("identity")
-def test_log_that_adopts_a_target_fences_the_former_log(world: World) -> None:
-    """The former log is fenced."""
-    run = world.run().flushed_batches([("a", 1)])
-    run.batch([("b", 2)])
-    copy = copy_of(world)
-    adopt(copy, "adopted")
-    copy.run().batch([("c", 3)])
-    assert copy.flushed() == {"a": 1, "b": 2, "c": 3}
-    stops(world, errors.WrongOwner)
-    assert copy.table() == {"a": 1, "b": 2, "c": 3}
-
-
-@pytest.mark.rule("restored")
-def test_new_log_with_an_old_ledger_row_adopts_it(world: World) -> None:
-    """Given a log that was deleted after everything was flushed."""
-    world.run().flushed_batches([("a", 1)])
-    world.log_backend.delete(world.log_backend.list())
-    world.checkpoint.delete([Checkpoint.LOG_URL])
-    run = world.run()
-    run.batch([("b", 2)])
-    stops(world, errors.WrongOwner)
-    adopt(world, "adopted")
-    assert world.flushed() == {"a": 1, "b": 2}
-
-
-@pytest.mark.rule("restored")
-def test_new_log_after_lost_pending_epochs_stops_the_flush(world: World) -> None:
-    """The ledger row is behind the first epoch of the new log."""
-    world.run().flushed_batches([("a", 1)]).batches([("lost", 2)])
-    world.log_backend.delete(world.log_backend.list())
-    world.checkpoint.delete([Checkpoint.LOG_URL])
-    world.run().batch([("b", 3)])
-    adopt(world, "adopted")
-    error = stops(world, errors.LedgerBehindLog)
-    assert "this log begins after 1" in error.what
 
 
 def test_stand_in_flushes_the_log_of_a_deleted_checkpoint(tmp_path: Path) -> None:

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.kills.interleave import Process, Turns
-from tests.protocol.engine import World, in_memory
-from tests.protocol.operators import TargetBackup
+from tests.protocol.engine import World
 from wal_sink.configuration import configure, retention_of
-from wal_sink.errors import LedgerBehindLog
 from wal_sink.protocol.flush_decisions import Retention
 
 pytestmark = pytest.mark.rule("trim")
@@ -82,38 +79,3 @@ def test_mark_of_a_clock_ahead_only_delays_the_trim(world: World) -> None:
     world.clock.us += 6 * SECOND
     world.flush()
     assert epochs(world) == []
-
-
-@pytest.mark.parametrize("point", ["create state/", "delete manifests/", "delete segments/"])
-def test_flusher_stalled_in_a_trim_deletes_nothing_needed(point: str) -> None:
-    """Given a target that goes back meanwhile, to an epoch that the state still has."""
-    world = World(*in_memory())
-    world.retention = Retention(us=10 * SECOND, bytes=ANY_SIZE)
-    run = world.run().batches([("a", 0)])
-    world.clock.us += 2 * SECOND
-    world.flush()
-    backup = TargetBackup(world)
-    world.clock.us += 5 * SECOND
-    run.flushed_batches([("b", 1)])
-    middle = TargetBackup(world)
-    world.clock.us += 6 * SECOND
-    run.flushed_batches([("c", 2)])
-    assert world.state.trimmed == 0
-    world.clock.us += 5 * SECOND  # now epoch 1 may go
-    turns = Turns(0, counts=lambda name: name.startswith(point))
-
-    def flushes(faults: Turns) -> None:
-        world.flush(faults)
-
-    stalled = Process(turns, flushes)
-    stalled.turn()
-    assert turns.stopped_before
-    middle.restore()
-    assert world.flushed() == {"a": 0, "b": 1, "c": 2}
-    stalled.turn()
-    world.clock.us += 60 * SECOND
-    assert world.flushed() == {"a": 0, "b": 1, "c": 2}
-    assert epochs(world) == []
-    backup.restore()
-    with pytest.raises(LedgerBehindLog):
-        world.flush()

@@ -11,6 +11,7 @@ import pytest
 from tests.kills.every_fault import When, every_fault, partitions
 from tests.protocol import raw
 from tests.protocol.cases import covered
+from tests.protocol.damaged import change
 from tests.protocol.engine import World, flush, in_memory
 from tests.protocol.publishing import Driver
 from tests.protocol.several_world import ADDED, CELLS, SeveralWorld
@@ -20,10 +21,8 @@ from wal_sink.flush.loop import FlushLoop
 from wal_sink.progress.status import read_status
 from wal_sink.progress.wait import wait_until_flushed
 from wal_sink.protocol import state as protocol
-from wal_sink.protocol.state import Actor
 from wal_sink.targets.base import Target
 from wal_sink.testing.memory_target import MemoryOptions, MemoryTarget
-from wal_sink.wal.store import update
 
 
 @pytest.fixture
@@ -34,8 +33,7 @@ def several() -> SeveralWorld:
 
 def give_up(world: World, name: str) -> None:
     """Do what `wal-sink give-up CHECKPOINT --target NAME` does."""
-    actor = Actor("operator", world.clock())
-    update(world.log_backend, lambda state: protocol.give_up_target(state, name, actor))
+    change(world, lambda state, actor: protocol.give_up_target(state, name, actor))
 
 
 @pytest.mark.parametrize("when", get_args(When))

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import pickle
-import uuid
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import get_args
 
 import pytest
 
+from tests.flush.jobs import Job
 from tests.kills.every_fault import When, every_fault
 from tests.protocol import raw
 from tests.protocol.adding import AddingTarget, AddingWorld, Pair, StagingSession, StagingTarget
@@ -18,8 +16,8 @@ from tests.protocol.engine import flush, until_idle
 from wal_sink.errors import TargetUnavailable
 from wal_sink.flush.connection import TargetConnection
 from wal_sink.flush.reporter import Reporter
-from wal_sink.flush.window import Window, share_out
-from wal_sink.flush.write import FlushTask, WriteRows, most_severe
+from wal_sink.flush.window import Window
+from wal_sink.flush.write import WriteRows
 from wal_sink.model.ledger import LedgerRow, Outcome
 from wal_sink.targets.base import Target
 from wal_sink.testing.faults import Faults, FaultyTarget
@@ -70,22 +68,12 @@ def staged(world: AddingWorld) -> dict[bytes, list[Pair]]:
 
 
 def by_tasks(world: AddingWorld, target: Target | None = None, *, twice: bool = False) -> WriteRows:
-    """Write windows as a Spark job does. With `twice`, each task runs twice, and one answer counts."""
+    """Write windows by a job, and check that nothing of them is visible yet."""
+    job = Job(target, twice=twice)
 
-    def write(window: Window, connection: TargetConnection, _reporter: Reporter) -> bool:
-        ranges = [rows for manifest in window.manifests for rows in window.ranges(manifest)]
-        shares = share_out(ranges, above_bytes=0, slots=6)
-        assert len(shares) > 1
-        pipeline = replace(window.pipeline, target=target or window.pipeline.target)
-        task = FlushTask(replace(window, pipeline=pipeline), uuid.uuid4().hex)
-        answers = [task(share) for share in shares for _ in range(1 + twice)][:: 1 + twice]
-        answers = [pickle.loads(pickle.dumps(answer)) for answer in answers]
+    def write(window: Window, connection: TargetConnection, reporter: Reporter) -> bool:
+        job(window, connection, reporter)
         assert world.visible() == [], "a reader sees half an epoch"
-        for answer in answers:
-            connection.add_receipts(answer.receipts)
-        failed = [answer.error for answer in answers if answer.error is not None]
-        if failed:
-            raise most_severe(failed)
         return True
 
     return write

@@ -62,16 +62,6 @@ class ExistsThenWrite(LocalBackend):
             out.write(data[1:])
 
 
-class ReadThenReplace(MemoryBackend):
-    """Checks for existence before it creates, in memory."""
-
-    def create(self, path: str, data: bytes) -> None:
-        if path in self.list():
-            raise FileExistsError(path)
-        time.sleep(0.0001)
-        self.replace(path, data)
-
-
 class ListsWithDetails(LocalBackend):
     """Lists as older releases of fsspec do, where a file deleted meanwhile hides the rest of its folder."""
 
@@ -93,10 +83,6 @@ class Forgetful(MemoryBackend):
         return []
 
 
-class ThreadContract(StateBackendContract):
-    racers = "threads"
-
-
 def test_suite_finds_lost_races_of_processes(tmp_path: Path) -> None:
     """A store that checks for existence first passes the sequential tests and the probe, not the race."""
     StateBackendContract().test_create_refuses_existing_object(ExistsThenWrite(tmp_path / "1"))
@@ -104,13 +90,6 @@ def test_suite_finds_lost_races_of_processes(tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match="have not one winner"):
         StateBackendContract().test_exactly_one_of_many_creators_wins(
             ExistsThenWrite(tmp_path / "3"), "create"
-        )
-
-
-def test_suite_finds_lost_races_of_threads() -> None:
-    with pytest.raises(AssertionError, match="have not one winner"):
-        ThreadContract().test_exactly_one_of_many_creators_wins(
-            ReadThenReplace(uuid4().hex), "create"
         )
 
 

@@ -69,14 +69,6 @@ def test_lost_answer_to_an_upload_is_a_success(s3: S3, lost: int) -> None:
         backend.create("a", LARGE)
 
 
-@pytest.mark.test_all
-def test_create_without_answers_finds_its_object(s3: S3) -> None:
-    """All answers are lost: a read finds the object and its nonce."""
-    backend = s3.backend("lossy-1000")
-    backend.create("a", b"content")
-    assert backend.read("a") == b"content"
-
-
 def test_another_creators_object_is_not_taken_for_ours(s3: S3) -> None:
     """The answer to our create is lost, and another creator's object was there before."""
     backend = s3.backend("lossy-1")

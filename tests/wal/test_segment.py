@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from state_backends import StateBackend, open_backend
@@ -107,40 +107,6 @@ def test_every_arrow_type_is_read_back(backend: StateBackend, compression: Compr
     result.validate(full=True)
 
 
-def test_slice_is_written_without_its_whole_batch() -> None:
-    """An Arrow slice shares the memory of its whole batch."""
-    backend = in_memory()
-    whole = numbers(0, 10_000)
-    ref = write(backend, whole.slice(5_000, 3))
-    assert list(read_segment(backend, ref)) == [numbers(5_000, 3)]
-    assert ref.bytes < 2_000
-
-
-def test_segment_reference_has_size_and_digest_of_file(backend: StateBackend) -> None:
-    ref = write(backend, numbers(0, 10), numbers(10, 5))
-    data = backend.read(PATH)
-    assert (ref.path, ref.rows) == (PATH, 15)
-    assert ref.bytes == len(data) == backend.size(PATH)
-    assert ref.digest == digest(data)
-
-
-@settings(deadline=None)
-@given(
-    st.lists(st.lists(st.tuples(st.text(), st.integers(-(2**63), 2**63 - 1))), min_size=1),
-    st.sampled_from(COMPRESSIONS),
-)
-def test_random_rows_are_read_back(
-    batches: list[list[tuple[str, int]]], compression: Compression
-) -> None:
-    backend = in_memory()
-    written = [
-        pa.RecordBatch.from_pylist([{"k": k, "v": v} for k, v in rows], SCHEMA) for rows in batches
-    ]
-    ref = write(backend, *written, compression=compression)
-    assert ref.rows == sum(len(rows) for rows in batches)
-    assert list(read_segment(backend, ref)) == written
-
-
 # --- damage ---------------------------------------------------------------------------------------
 
 
@@ -182,16 +148,6 @@ def test_damaged_large_segment_is_refused(backend: StateBackend) -> None:
     refuse(backend, ref)
 
 
-@pytest.mark.parametrize("keep", [1, 8, 100, -1])
-def test_truncated_segment_is_refused(backend: StateBackend, keep: int) -> None:
-    ref = write(backend, numbers(0, 100))
-    cut = backend.read(PATH)[:keep]
-    overwrite(backend, cut)
-    text = refuse(backend, ref)
-    assert f"has {len(cut)} bytes" in text
-    assert f"says {ref.bytes} bytes" in text
-
-
 @pytest.mark.parametrize("at", ["body", "footer"])
 def test_error_names_a_segment_that_cannot_be_read(backend: StateBackend, at: str) -> None:
     """Given a segment of a newer release, which matches its manifest and which pyarrow cannot read."""
@@ -216,6 +172,10 @@ def as_is(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch
 
 
+def as_text(batch: pa.RecordBatch) -> pa.RecordBatch:
+    return pa.record_batch({"v": batch.column("v").cast(pa.string())})
+
+
 @pytest.mark.parametrize("batches", [0, 1, 3])
 def test_task_without_rows_leaves_no_segment(backend: StateBackend, batches: int) -> None:
     """The report still names query, run and epoch (rule `segments`)."""
@@ -229,12 +189,12 @@ def test_task_without_rows_leaves_no_segment(backend: StateBackend, batches: int
 
 def test_task_leaves_one_segment_in_order(backend: StateBackend) -> None:
     batches = [numbers(0, 0), numbers(0, 3), numbers(0, 0), numbers(3, 1), numbers(4, 6)]
-    appended = append(batches, task=TASK, store=backend, check=as_is, compression="zstd")
+    appended = append(batches, task=TASK, store=backend, check=as_text, compression="zstd")
     (ref,) = appended.segments
     assert backend.list() == [ref.path]
     assert ref.path.startswith(f"{paths.segment_folder(7)}000003-1-")
     values = [v for batch in read_segment(backend, ref) for v in batch.column("v").to_pylist()]
-    assert values == list(range(10))
+    assert values == list("0123456789"), "the segment has the rows as the check returns them"
     assert ref.rows == 10
 
 
@@ -245,49 +205,13 @@ def test_attempts_of_a_task_write_separate_segments(backend: StateBackend) -> No
     assert len(backend.list()) == 2
 
 
-def test_segment_keeps_the_rows_as_cast_by_check(backend: StateBackend) -> None:
-    def as_text(batch: pa.RecordBatch) -> pa.RecordBatch:
-        return pa.record_batch({"v": batch.column("v").cast(pa.string())})
-
-    appended = append(
-        [numbers(0, 2), numbers(2, 1)],
-        task=TASK,
-        store=backend,
-        check=as_text,
-        compression="lz4",
-    )
-    result = [batch.to_pydict() for batch in read_segment(backend, appended.segments[0])]
-    assert result == [{"v": ["0", "1", "2"]}]
-
-
-@pytest.mark.parametrize("good", [0, 1, 2])
-def test_task_with_a_refused_row_leaves_no_segment(backend: StateBackend, good: int) -> None:
-    def check(batch: pa.RecordBatch) -> pa.RecordBatch:
-        if batch.column("v")[0].as_py() >= good:
-            raise InvalidRow("Column k is null", "Filter such rows out.")
-        return batch
-
-    with pytest.raises(InvalidRow):
-        append(
-            [numbers(n, 1) for n in range(5)],
-            task=TASK,
-            store=backend,
-            check=check,
-            compression="lz4",
-        )
-    assert backend.list() == []
-    assert backend.sweep_unfinished(0) == 0
-
-
-@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt, GeneratorExit])
-def test_task_whose_source_fails_leaves_no_segment(
-    backend: StateBackend, error: type[BaseException]
-) -> None:
-    """Spark may fail or cancel a task between two batches."""
+@pytest.mark.parametrize("error", [InvalidRow, KeyboardInterrupt, GeneratorExit])
+def test_failed_task_leaves_no_segment(backend: StateBackend, error: type[BaseException]) -> None:
+    """A row is refused, or Spark cancels the task between two batches."""
 
     def rows() -> Iterator[pa.RecordBatch]:
         yield numbers(0, 5)
-        raise error
+        raise error("")
 
     with pytest.raises(error):
         append(rows(), task=TASK, store=backend, check=as_is, compression="lz4")

@@ -54,8 +54,6 @@ SWITCHES = {
     "kept": "ledger: a row of an earlier pass serves though it is not that of the mark",
     "ahead": "restored: a row ahead is recorded with any digest",
     "chain": "restored: a row ahead is compared with any manifest, not with the chain",
-    "equal": "restored: a row at the mark is not compared by digest",
-    "lagging": "restored: a row behind the mark is not compared by digest",
     "mark_settles": "restored: a mark does not settle",
     "trimmed": "restored: a target goes back to what may be trimmed",
     "says_first": "trim: the state does not say first what may be deleted",
@@ -69,15 +67,11 @@ SWITCHES = {
     "live": "targets: an open with only targets that were given up",
     "lift": "targets: one that comes back keeps its old row",
     "lift_log": "targets: a row before the first epoch of a log is lifted, too",
-    "completed": "order: what is settled is flushed though commits/ does not cover it any more",
     "entry_first": "rows: the ledger moves before refused rows are durable",
     "pass_over": "rows: a row in refused/ is written again",
     "adopted_digest": "adopt: the row keeps its digest before the first epoch of a new log",
 }
 """What happens if a condition is switched off, by the name of the switch. Each text begins with the rule."""
-
-NOT_NEEDED = {"equal", "lagging", "completed"}
-"""Switches that break no promise in any setting that was tried. Their conditions only give a better error."""
 
 NAMES = ("a", "b", "c")
 ACTOR = Actor("model", 0)
@@ -252,12 +246,8 @@ class Protocol:
         target = state.target(NAMES[t])
         if "settle" in self.off:
             state = _replace(state, settled=min(com, state.last.epoch))
-        if "completed" in self.off:
-            com = max(com, state.settled)
         if row is not None and target is not None:
             row = self._row(state, row)._replace(sending=0)
-            if "equal" in self.off and row.epoch == target.mark.epoch:
-                row = row._replace(digest=target.mark.digest)
         chain = self.chain(state, man)
         try:
             decision = flush_decisions.decide(state, NAMES[t], com, row, chain, self.setting.window)
@@ -317,11 +307,7 @@ class Protocol:
         chain, changed = self.chain(state_before, man), state_before
         if "trimmed" in self.off:
             changed = _replace(changed, trimmed=-1)
-        row_told = row
-        if "lagging" in self.off:
-            link = flush_decisions.link_at(state_before, row.epoch, chain)
-            row_told = row if link is None else row._replace(digest=link.digest)
-        new = transitions.went_back(changed, NAMES[t], row_told, chain, Actor("model", now))
+        new = transitions.went_back(changed, NAMES[t], row, chain, Actor("model", now))
         return self._marked(_replace(new, trimmed=state_before.trimmed), t, row)
 
     def _marked(self, state: State, t: int, row: LedgerRow) -> State:
