@@ -6,7 +6,7 @@ import itertools
 import json
 import re
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from wal_sink.errors import OptionError
 from wal_sink.model import paths
@@ -25,8 +25,7 @@ from wal_sink.options import (
 )
 from wal_sink.protocol.flush_decisions import Retention
 from wal_sink.targets.base import Target
-from wal_sink.targets.operations import refuse_undeclared
-from wal_sink.targets.registry import installed, is_installed, reduced, target_type
+from wal_sink.targets.registry import installed, is_installed, target_type
 from wal_sink.unknown_names import refuse_others, refuse_removed, refuse_unknown
 from wal_sink.wal.location import Location, is_folder, locate
 
@@ -45,10 +44,6 @@ class Destination(NamedTuple):
     kind: str
     """The value of option `target`."""
     target: Target
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle so that a worker without the target's module raises an error that names the module."""
-        return reduced(type(self), tuple(self), self.target)
 
     @property
     def public(self) -> dict[str, str]:
@@ -182,7 +177,6 @@ def _target(kind: str, raw: Mapping[str, str], known: Sequence[str] = ()) -> Tar
     :raises OptionError: an option is missing, unknown, or does not fit.
     """
     declared = target_type(kind)
-    refuse_undeclared(lowered(raw), declared.name, declared.options_type)
     refuse_others(raw, declared.options_type)
     refuse_unknown(raw, [*known, *names(declared.options_type)])
     return declared(parse(raw, declared.options_type))

@@ -16,7 +16,7 @@ import contextlib
 import socket
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from wal_sink.errors import TargetRefused, WalSinkError
 from wal_sink.flush.connection import TargetConnection, target_errors
@@ -30,7 +30,6 @@ from wal_sink.targets.base import (
     Session,
     StagedSession,
 )
-from wal_sink.targets.registry import reduced
 from wal_sink.telemetry import line_logger, log_epoch, logging_query
 from wal_sink.wal.location import store_errors
 from wal_sink.wal.segment import keep_row, read_segment, with_reasons
@@ -174,10 +173,6 @@ class FlushTask:
         self._attempt = attempt
         self._rows_per_second = rows_per_second
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle the task so that a worker without the target's module raises a clear error."""
-        return reduced(_restored, (vars(self),), self._pipeline.target)
-
     def __call__(self, share: Iterable[SegmentRange]) -> Answer:
         """Write a share. Return when its rows are durable or staged, or when an error stops the task."""
         pipeline = self._pipeline
@@ -224,9 +219,3 @@ def _with_host(error: WalSinkError) -> WalSinkError:
     error.what = f"{error.what} (in a Spark task on {socket.gethostname()})"
     error.args = (error.what, error.remedy)
     return error
-
-
-def _restored(state: dict[str, Any]) -> FlushTask:
-    task = object.__new__(FlushTask)
-    vars(task).update(state)
-    return task

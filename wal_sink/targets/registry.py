@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import functools
-import pickle
-from collections.abc import Callable
 from importlib import import_module
 from operator import attrgetter
-from typing import Any
 
 from wal_sink.builtin_targets import OWN
 from wal_sink.errors import OptionError
@@ -84,31 +81,3 @@ def _load(name: str, place: str) -> type[Target]:
             " commands run:\npip install --upgrade wal_sink",
         )
     return loaded
-
-
-def reduced(make: Callable[..., Any], state: tuple[Any, ...], target: Target) -> tuple[Any, ...]:
-    """Return the result of `__reduce__` for an object that has a target and is pickled for tasks.
-
-    On a worker without the target's module, unpickling raises an error that says so. Pickle's own error does
-    not.
-
-    :param make: makes the object from the state.
-    :raises OptionError: raised on a worker that lacks the target's module.
-    """
-    module = type(target).__module__
-    if module == "__main__":  # a class of the main script is pickled by value
-        return make, state
-    return _unpacked, (make, module, pickle.dumps(state))
-
-
-def _unpacked(make: Callable[..., Any], module: str, state: bytes) -> Any:
-    try:
-        return make(*pickle.loads(state))  # noqa: S301 -- inside a pickle of Spark
-    except ModuleNotFoundError as error:
-        raise OptionError(
-            f"Spark's Python workers cannot import {error.name}: module {module} of option target, or a"
-            " module that it imports, is missing there.",
-            f"Install the package with {module} on every node, in the Python that PYSPARK_PYTHON names, or"
-            " ship it by spark.submit.pyFiles. On one machine, put its folder on PYTHONPATH before the"
-            " session is created.",
-        ) from error
