@@ -10,7 +10,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from wal_sink.errors import OptionError
-from wal_sink.options import SPARK_OPTIONS, Options, named
+from wal_sink.options import SPARK_OPTIONS, Options, named, names
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
@@ -24,12 +24,30 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return f"Did you mean {by_lower[nearest[0]]}?" if nearest else ""
 
 
+_NO_DELETES = (
+    "Leave it out, and filter deletes out of the DataFrame. Or write each delete as a row that a column marks"
+    " as deleted. Or write to a target that deletes, such as cassandra or postgresql."
+)
+_OF_OTHER_TARGETS = {
+    "operationColumn": _NO_DELETES,
+    "operations": _NO_DELETES,
+    "unavailableValue": "Leave it out, and the text is written as it is; or write to a target that replaces"
+    " rows by their key, such as cassandra or postgresql.",
+}
+"""The remedies for options of targets that delete rows. Any other target lacks these options."""
+
+
 def refuse_others(raw: Mapping[str, str], struct: type[Options]) -> None:
     """Refuse options that other clients of the database, or other targets, have, and this target lacks.
 
     :raises OptionError: there are such options. The error says for each of them what to do.
     """
-    others = {name.lower(): instead for name, instead in struct.others.items()}
+    declared = {name.lower() for name in names(struct)}
+    others = {
+        name.lower(): instead
+        for name, instead in {**_OF_OTHER_TARGETS, **struct.others}.items()
+        if name.lower() not in declared
+    }
     instead = {key: others[key.lower()] for key in raw if key.lower() in others}
     if instead:
         one = len(instead) == 1

@@ -58,8 +58,8 @@ POSTGRESQL = {
             "'U' twice",
             "Leave out one",
         ),
-        (KAFKA | {"operationColumn": "op"}, "kafka cannot delete rows", "filter deletes"),
-        (KAFKA | {"unavailableValue": "?"}, "kafka only adds rows", "the text is written as it is"),
+        (KAFKA | {"operationColumn": "op"}, "other clients or targets have it", "filter deletes"),
+        (KAFKA | {"unavailableValue": "?"}, "other clients or targets have it", "written as it is"),
         (POSTGRESQL | {"unavailableValue": "?"}, "postgresql.mode is append", "to upsert"),
         (
             DELTA

@@ -1,7 +1,7 @@
 """Options for deletes and for cells that keep their value, and the columns that these options name. No I/O.
 
-A target that deletes rows derives its options from `OperationOptions`. For every other target
-`refuse_undeclared` refuses these options. `targets.cdc` reads the operation column.
+A target that deletes rows derives its options from `OperationOptions`. Every other target refuses these
+options. `targets.cdc` reads the operation column.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from wal_sink.errors import OptionError
 from wal_sink.model.plan import Column, Operation
-from wal_sink.options import SHAPES, Options, about, json_pairs
+from wal_sink.options import SHAPES, about, json_pairs
 from wal_sink.targets.columns import refuse_column_in_table, refuse_named_column
 from wal_sink.targets.ddl import TableOptions, without_effect
 
@@ -47,21 +47,6 @@ BY_POSITION = (
     "the later of two rows with one key stays. In one micro-batch after a shuffle it may be either"
 )
 """The line that a start logs about the order of rows with one key, if no column has their time."""
-
-_DELETES_OUT = (
-    "Leave it out, and filter deletes out of the DataFrame. Or write each delete as a row that a column marks"
-    " as deleted. Or write to a target that deletes, such as cassandra or postgresql."
-)
-_TEXT_WRITTEN = (
-    "Leave it out, and the text is written as it is; or write to a target that replaces rows by their"
-    " key, such as cassandra or postgresql."
-)
-_UNDECLARED = {
-    OPERATION_COLUMN: ("cannot delete rows", _DELETES_OUT),
-    OPERATIONS: ("cannot delete rows", _DELETES_OUT),
-    UNAVAILABLE_VALUE: ("only adds rows, so there is no older value to keep", _TEXT_WRITTEN),
-}
-"""By option: what a target without the option cannot do, and the remedy."""
 
 
 def read_words(column: str, text: str) -> Mapping[str, Operation]:
@@ -132,18 +117,6 @@ class OperationOptions(TableOptions, frozen=True, kw_only=True):
                 f"and {option} is {mode}: a row that is added has no older value that could stay"
             )
             raise without_effect(UNAVAILABLE_VALUE, problem, option)
-
-
-def refuse_undeclared(options: Mapping[str, str], target: str, declared: type[Options]) -> None:
-    """Refuse the options about deletes and unavailable cells that a target does not declare.
-
-    :param options: all options, by their names in lower case.
-    :raises OptionError: one of the options is given.
-    """
-    names = {field.lower() for field in declared.__struct_encode_fields__}
-    for name, (cannot, remedy) in _UNDECLARED.items():
-        if name.lower() in options and name.lower() not in names:
-            raise OptionError(f"Option {name} is given, and target {target} {cannot}.", remedy)
 
 
 def without_operation(
