@@ -1,4 +1,4 @@
-"""Arrow values: scalars, their texts in errors, and checks of texts, dates and UUIDs. No I/O.
+"""Arrow values: scalars, their texts in errors, and checks of texts and dates. No I/O.
 
 `pyarrow.scalar` and `pyarrow.array` import pandas if pandas is installed. In each Python worker this import
 takes half a second. So this module makes scalars from buffers.
@@ -30,12 +30,7 @@ def int64(value: int) -> pa.Scalar:
     return pa.Array.from_buffers(pa.int64(), 1, [None, pa.py_buffer(struct.pack("=q", value))])[0]
 
 
-def float32(value: float) -> pa.Scalar:
-    """Return a scalar with the nearest 32-bit float."""
-    return pa.Array.from_buffers(pa.float32(), 1, [None, pa.py_buffer(struct.pack("=f", value))])[0]
-
-
-def text(value: str) -> pa.Scalar:
+def string(value: str) -> pa.Scalar:
     """Return a string scalar."""
     return _of_bytes(pa.string(), value.encode())
 
@@ -188,73 +183,3 @@ def outside(values: pa.Array, first: int, last: int) -> pa.Array:
     first, last = max(first, -(2**63)), min(last, 2**63 - 1)
     flags = pc.or_(pc.less(numbers, int64(first)), pc.greater(numbers, int64(last)))
     return flags.fill_null(fill_value=False)
-
-
-# --- UUIDs (RFC 9562) and numbers, written as text -----------------------------------------------
-
-_HEX = "[0-9a-fA-F]"
-
-UUID_PATTERN = rf"\A{_HEX}{{8}}-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{12}}\z"
-"""Matches a UUID, written as text."""
-
-_VERSION_1_PATTERN = rf"\A{_HEX}{{8}}-{_HEX}{{4}}-1{_HEX}{{3}}-{_HEX}{{4}}-{_HEX}{{12}}\z"
-
-_UUID_BYTES = r"(?s)\A.{16}\z"
-
-_VERSION_1_BYTES = r"(?s)\A.{6}[\x10-\x1f].{9}\z"
-"""Matches the bytes of a UUID of version 1. The upper half of the seventh byte is the version."""
-
-_UUID = pa.binary(16)
-
-_NO_UUID = text("00000000-0000-0000-0000-000000000000")
-
-
-def are_no_uuids(column: pa.Array) -> pa.Array:
-    """Flag the texts or bytes that are not UUIDs. The flag of a null is null."""
-    return _unlike(column, UUID_PATTERN, _UUID_BYTES)
-
-
-def are_no_version_1_uuids(column: pa.Array) -> pa.Array:
-    """Flag the texts or bytes that are not UUIDs of version 1. The flag of a null is null."""
-    return _unlike(column, _VERSION_1_PATTERN, _VERSION_1_BYTES)
-
-
-def as_uuid(column: pa.Array) -> pa.Array:
-    """Convert UUIDs, as texts or bytes, to 16 bytes. Nulls stay null.
-
-    :param column: a column of which `are_no_uuids` flags no value.
-    """
-    if _in_bytes(column):
-        return column.cast(pa.binary()).cast(_UUID)
-    texts = column.cast(pa.string())
-    digits = pc.replace_substring(texts.fill_null(_NO_UUID), "-", "")  # 32 for each value
-    _, offsets, characters = digits.buffers()
-    begin = memoryview(offsets).cast("i")[digits.offset] if len(digits) else 0
-    whole = memoryview(characters or b"")[begin : begin + 32 * len(digits)]
-    packed = pa.py_buffer(bytes.fromhex(str(whole, "ascii")))
-    uuids = pa.Array.from_buffers(_UUID, len(digits), [None, packed])
-    return pc.if_else(texts.is_valid(), uuids, null(_UUID))
-
-
-def _unlike(column: pa.Array, text: str, in_bytes: str) -> pa.Array:
-    if _in_bytes(column):
-        matches = pc.match_substring_regex(column.cast(pa.binary()), in_bytes)  # byte by byte
-    else:
-        matches = pc.match_substring_regex(column.cast(pa.string()), text)
-    return pc.invert(matches)
-
-
-def _in_bytes(column: pa.Array) -> bool:
-    kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
-    is_bytes = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view)
-    return any(is_kind(kind) for is_kind in is_bytes)
-
-
-MOST_CHARACTERS = 4_000
-"""The most characters of a number that is written as text. Python parses at most 4,300 digits."""
-
-WHOLE = r"\A[+-]?[0-9]+\z"
-"""Matches a whole number."""
-
-DECIMAL = r"\A[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,4})?\z"
-"""Matches a number with or without a fraction, and with or without an exponent."""

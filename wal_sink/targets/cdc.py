@@ -21,12 +21,12 @@ import pyarrow.types as pt
 from wal_sink.errors import InvalidRow
 from wal_sink.model.plan import Plan
 from wal_sink.model.spark_types import is_text
-from wal_sink.targets.arrow_values import FALSE, TRUE, as_python, blob, null, shorten, text
+from wal_sink.targets.arrow_values import FALSE, TRUE, as_python, blob, null, shorten, string
 from wal_sink.targets.operations import DELETE, OPERATIONS, UNAVAILABLE_VALUE
 
 # --- deletes --------------------------------------------------------------------------------------
 
-_DELETE = text(DELETE)
+_DELETE = string(DELETE)
 
 
 def operations_of_rows(
@@ -42,8 +42,8 @@ def operations_of_rows(
     values = batch.column(plan.operation)
     words, operations = values.cast(pa.string()), pa.nulls(len(values), pa.string())
     for word, meaning in plan.operations.items():
-        is_word = pc.fill_null(pc.equal(words, text(word)), FALSE)
-        operations = pc.if_else(is_word, text(meaning), operations)
+        is_word = pc.fill_null(pc.equal(words, string(word)), FALSE)
+        operations = pc.if_else(is_word, string(meaning), operations)
     if operations.null_count:
         unknown = operations.is_null()
         row = pc.index(unknown, TRUE).as_py()
@@ -118,7 +118,7 @@ def mark(rows: pa.RecordBatch, plan: Plan, key: Sequence[str]) -> Marked:
         if column.source in _SOURCES and column.name not in key:
             values = _plain(columns[column.name])
             word = plan.unavailable
-            placeholder = text(word) if is_text(values.type) else blob(word.encode())
+            placeholder = string(word) if is_text(values.type) else blob(word.encode())
             flag = flags[column.name] = pc.fill_null(pc.equal(values, placeholder), FALSE)
             if pc.any(flag).as_py():
                 columns[column.name] = pc.if_else(flag, null(values.type), values)

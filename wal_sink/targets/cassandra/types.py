@@ -16,13 +16,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from wal_sink.model.spark_types import is_array, is_text, spark_type
-from wal_sink.targets import arrow_values
-from wal_sink.targets.arrow_values import int64, text
+from wal_sink.targets import number_texts
+from wal_sink.targets.arrow_values import int64, string
 from wal_sink.targets.cassandra.arrow_buffers import unnest
 from wal_sink.targets.cassandra.row_plan import CassandraPlan
 
-_DAY_0 = text("1970-01-01T")
-_NO_TEXT = text("")
+_DAY_0 = string("1970-01-01T")
+_NO_TEXT = string("")
 _THOUSAND = int64(1_000)
 
 
@@ -112,7 +112,7 @@ def _no_digits(pattern: str) -> Callable[[pa.Array], pa.Array]:
         if not is_text(column.type):
             return _NO_VALUES
         length = pc.binary_length(as_text(column)).cast(pa.int64())
-        return pc.or_(unlike(column), pc.greater(length, int64(arrow_values.MOST_CHARACTERS)))
+        return pc.or_(unlike(column), pc.greater(length, int64(number_texts.MOST_CHARACTERS)))
 
     return bad
 
@@ -157,13 +157,13 @@ ASCII = Constraint(
     "Replace them, or make the table's type text.",
 )
 UUID = Constraint(
-    arrow_values.are_no_uuids,
+    number_texts.are_no_uuids,
     "is not a uuid",
     "Write it as 8-4-4-4-12 hexadecimal digits, 123e4567-e89b-12d3-a456-426614174000, or as 16 bytes, "
     "or make the table's type text.",
 )
 TIMEUUID = Constraint(
-    arrow_values.are_no_version_1_uuids,
+    number_texts.are_no_version_1_uuids,
     "is not a uuid of version 1",
     "A timeuuid is written as 8-4-4-4-12 hexadecimal digits, the third group of which begins "
     "with 1, or as its 16 bytes. For other uuids make the table's type uuid.",
@@ -190,15 +190,15 @@ MILLISECONDS = Constraint(
     " array's elements within transform.",
 )
 WHOLE = Constraint(
-    _no_digits(arrow_values.WHOLE),
+    _no_digits(number_texts.WHOLE),
     "is not a whole number",
-    f"Write it as digits, -12 or 12, at most {arrow_values.MOST_CHARACTERS:,} of them, or make the"
+    f"Write it as digits, -12 or 12, at most {number_texts.MOST_CHARACTERS:,} of them, or make the"
     " table's type text.",
 )
 DECIMAL = Constraint(
-    _no_digits(arrow_values.DECIMAL),
+    _no_digits(number_texts.DECIMAL),
     "is not a decimal number",
-    f"Write it as -12.50 or 1.25e-30, in at most {arrow_values.MOST_CHARACTERS:,} characters and with at most"
+    f"Write it as -12.50 or 1.25e-30, in at most {number_texts.MOST_CHARACTERS:,} characters and with at most"
     " four digits after the e, or make the table's type text.",
 )
 NO_NULLS = Constraint(
@@ -250,8 +250,8 @@ TYPES = {
     "date": ScalarType(("date",), cast_to(pa.date32())),
     "time": ScalarType(("time", "string"), as_nanoseconds_of_day, TIME),
     "duration": ScalarType(("interval day to second",), as_nanoseconds, DURATION),
-    "uuid": ScalarType(("string", "binary"), arrow_values.as_uuid, UUID),
-    "timeuuid": ScalarType(("string", "binary"), arrow_values.as_uuid, TIMEUUID),
+    "uuid": ScalarType(("string", "binary"), number_texts.as_uuid, UUID),
+    "timeuuid": ScalarType(("string", "binary"), number_texts.as_uuid, TIMEUUID),
     "inet": ScalarType(("string",), as_text, INET),
     "blob": ScalarType(("binary",), cast_to(pa.binary())),
 }

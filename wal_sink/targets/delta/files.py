@@ -19,7 +19,7 @@ from deltalake.fs import DeltaStorageHandler
 from pyarrow.fs import FileType
 
 from wal_sink.errors import SchemaMismatch
-from wal_sink.targets.delta.columns import is_absolute
+from wal_sink.targets.delta.partitions import is_absolute
 from wal_sink.targets.staged_files import sync
 
 _NOT_ENCODED = "!$&'()+,-.:;=@_~/"

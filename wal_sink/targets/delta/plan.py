@@ -37,15 +37,10 @@ from wal_sink.targets.ddl import (
     spark_name,
     spark_statement,
 )
-from wal_sink.targets.delta.columns import (
-    EVENT,
-    PARTITIONS,
-    about_partitions,
-    can_be_key,
-    words,
-)
+from wal_sink.targets.delta.columns import EVENT, can_be_key, words
 from wal_sink.targets.delta.files import Files, no_table
 from wal_sink.targets.delta.options import EVENT_COLUMN, DeltaOptions
+from wal_sink.targets.delta.partitions import PARTITIONS, about_partitions
 from wal_sink.targets.delta.table import RANDOM_PREFIXES, Table
 from wal_sink.targets.operations import with_operation, without_operation
 
@@ -120,7 +115,7 @@ def _plan(
             f"delta.`{options.path}`",
             "" if options.merge_schema else "delta.mergeSchema",
         ),
-        about_partitions(written, types, partitioned_by, replaces=bool(options.keys)),
+        about_partitions(written, types, partitioned_by),
     )
     planned = pa.schema([plain(types.field(name)) for name in written.names])
     details: dict[str, Any] = {PARTITIONS: list(partitioned_by), ARROW: encoded_types(planned)}

@@ -31,14 +31,10 @@ from wal_sink.targets.casts import key_of
 from wal_sink.targets.cdc import new_row_error
 from wal_sink.targets.client import shortly
 from wal_sink.targets.columns import published_elsewhere, refuse_changed
-from wal_sink.targets.delta.columns import (
-    EVENT,
-    about_moved,
-    holds_planned,
-    words,
-)
+from wal_sink.targets.delta.columns import EVENT, holds_planned, words
 from wal_sink.targets.delta.files import Files
 from wal_sink.targets.delta.options import EVENT_COLUMN, DeltaOptions
+from wal_sink.targets.delta.partitions import about_moved
 from wal_sink.targets.delta.plan import refuse_unfit
 from wal_sink.targets.delta.stage import AFTER_DELETE, ORDER, DeltaStage, last_rows
 from wal_sink.targets.delta.table import Table, classify, is_conflict

@@ -24,8 +24,9 @@ from wal_sink.targets.arrow_values import FALSE
 from wal_sink.targets.base import RowSlice
 from wal_sink.targets.casts import key_of
 from wal_sink.targets.cdc import any_unavailable, are_deletes, flag_name
-from wal_sink.targets.delta.columns import PARTITIONS, folder, physical_name, split, stored_field
+from wal_sink.targets.delta.columns import physical_name, stored_field
 from wal_sink.targets.delta.files import Files
+from wal_sink.targets.delta.partitions import PARTITIONS, folder, split
 from wal_sink.targets.delta.table import DELETED, MERGED, Table
 from wal_sink.targets.staged_files import Receipt, Stage
 

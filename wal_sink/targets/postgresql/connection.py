@@ -22,9 +22,9 @@ from psycopg import conninfo
 from wal_sink.errors import OptionError, TargetUnavailable
 from wal_sink.model.plan import Plan
 from wal_sink.options import VARIABLE_IS_READ
-from wal_sink.targets.arrow_values import as_uuid
 from wal_sink.targets.casts import key_of
 from wal_sink.targets.ddl import listed, quote
+from wal_sink.targets.number_texts import as_uuid
 from wal_sink.targets.postgresql.options import PASSWORD_VARIABLE, PostgresqlOptions
 from wal_sink.targets.postgresql.types import needs_temporary_table, temporary_type
 from wal_sink.targets.sql.options import TableName

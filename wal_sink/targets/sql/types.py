@@ -16,7 +16,8 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from wal_sink.model.spark_types import is_array, is_blob, is_text
-from wal_sink.targets.arrow_values import UUID_PATTERN, int64
+from wal_sink.targets.arrow_values import int64
+from wal_sink.targets.number_texts import UUID_PATTERN
 
 
 class SqlType(NamedTuple):
