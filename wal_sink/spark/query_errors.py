@@ -50,8 +50,7 @@ _ENDS = re.compile(
     re.MULTILINE,
 )
 """Matches the beginning of the text that Spark puts after a Python traceback."""
-_NEEDED = "wal_sink|state_backends|pyarrow|numpy|msgspec|fsspec|tenacity"
-_MISSING = re.compile(rf"^ModuleNotFoundError: No module named '({_NEEDED})'", re.MULTILINE)
+_MISSING = re.compile(r"^ModuleNotFoundError: No module named '([^']+)'", re.MULTILINE)
 _IDLE = re.compile(r"Python worker process terminated due to idle timeout")
 _NO_MEMORY = re.compile(
     r"^RuntimeError: can't start new thread|^MemoryError\b.*|Python worker exited unexpectedly \(crashed\)",
@@ -127,9 +126,10 @@ def failure_in(text: str) -> WalSinkError | None:
     if (match := _MISSING.search(text)) is not None:
         return OptionError(
             f"Spark's Python workers cannot import {match[1]}: it is not installed in their Python.",
-            "Install wal_sink on every node, in the Python that spark.pyspark.python or PYSPARK_PYTHON"
-            " names, or ship it by spark-submit --archives. On one machine, set PYSPARK_PYTHON to the Python"
-            " of the application before the session is made.",
+            "Install its package on every node, in the Python that spark.pyspark.python or PYSPARK_PYTHON"
+            " names, or ship it by spark-submit --archives or --py-files. On one machine, before the session"
+            " is made, set PYSPARK_PYTHON to the Python of the application, or put the folder of a module of"
+            " your own on PYTHONPATH.",
         )
     if _IDLE.search(text) is not None:
         return OptionError(
