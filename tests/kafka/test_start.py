@@ -67,6 +67,7 @@ def test_ledger_topic_without_compaction_is_refused(
         ({"kafka.compression.type": "zip"}, r"kafka\.compression\.type"),
         ({"topic": "a, b", "kafka.ledgerTopic": "b"}, "both name b"),
         ({"topic": " , "}, "Option topic is .* names no topic"),
+        ({"kafka.security.protocol": "SASL_SSL"}, "kafka.sasl.mechanism is missing"),
     ],
 )
 def test_unfit_option_is_refused(

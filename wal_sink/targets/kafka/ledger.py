@@ -71,8 +71,6 @@ class LedgerReader:
         :raises CorruptLog: this version of wal_sink cannot read the record.
         """
         end = self._end()
-        if end < self._next:  # the topic was deleted, created again, or truncated
-            self._next, self._record = 0, None
         if self._next < end:
             self._consumer.assign([TopicPartition(self.topic, 0, self._next)])
             try:
@@ -120,17 +118,13 @@ class LedgerReader:
                 # This call raises an error if another broker knows the topic.
                 topics.create_ledger(self.admin, self.topic, dry=True)
                 return 0
-            self._topic_exists, self._next, self._record = True, 0, None
+            self._topic_exists = True
         (future,) = self.admin.list_offsets(
             {TopicPartition(self.topic, 0, 0): OffsetSpec.latest()},
             isolation_level=IsolationLevel.READ_UNCOMMITTED,
             request_timeout=self._timeout_s,
         ).values()
-        try:
-            return int(future.result().offset)
-        except KafkaException:
-            self._topic_exists = False  # the topic may have been deleted
-            raise
+        return int(future.result().offset)
 
     def _blocked(self, patience_s: float) -> TargetUnavailable:
         return TargetUnavailable(

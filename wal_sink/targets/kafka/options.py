@@ -143,8 +143,15 @@ class KafkaOptions(Options, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         """Normalize option `topic` to names without blanks, separated by commas, each once.
 
-        :raises OptionError: option `topic` names no topic, or names the ledger's topic.
+        :raises OptionError: option `topic` names no topic, or names the ledger's topic; or the protocol is
+            SASL without a mechanism.
         """
+        if self.security_protocol.startswith("SASL") and not self.sasl_mechanism:
+            raise OptionError(  # librdkafka would use Kerberos, which its wheel lacks
+                f"Option kafka.security.protocol is {self.security_protocol}, and kafka.sasl.mechanism is"
+                " missing.",
+                "Set kafka.sasl.mechanism to PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512.",
+            )
         names = dict.fromkeys(filter(None, map(str.strip, self.topic.split(","))))
         if not names:
             raise OptionError(

@@ -135,9 +135,6 @@ class KafkaSession(TransactionalSession):
             if self._take_over() != expected:
                 return Outcome.CONFLICT
             self._begin()
-        elif self._ledger.read(TIMEOUT_S) != expected:
-            self._abort()
-            return Outcome.CONFLICT
         outcome = self._commit(new)
         if outcome is Outcome.APPLIED:
             self._row = new
