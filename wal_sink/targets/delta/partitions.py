@@ -84,7 +84,8 @@ def about_partitions(
         if name in schema.names and not can_partition(types.field(name).type):
             yield (
                 f"{name}: the table is partitioned by it, and its type is"
-                f" {spark_ddl(types.field(name).type)}. Partition by a text, a whole number, a decimal, a boolean, a date or a timestamp."
+                f" {spark_ddl(types.field(name).type)}. Partition by a text, a whole number, a decimal, a"
+                " boolean, a date or a timestamp."
             )
     if not set(schema.names) - set(partitioned_by):
         yield (

@@ -62,12 +62,7 @@ def agree(options: DeltaOptions, schema: pa.Schema, key: str, *, changes: bool) 
         properties = _properties(columns, layout)
         statement = _statement(path, written, layout, properties)
         if not options.create_table:
-            schema_text = f"deltalake.Schema.from_json({Schema.from_arrow(columns).to_json()!r})"
-            by_python = f"deltalake.DeltaTable.create({path!r}, {schema_text}, configuration={properties!r})"
-            raise no_table(
-                path,
-                f"set {CREATE_TABLE} to true, or create it by Spark: {statement}; or by Python: {by_python}",
-            )
+            raise no_table(path, f"set {CREATE_TABLE} to true, or create it by Spark: {statement}")
         planned = _plan(options, schema, key, columns, layout.partition)
         if not changes:
             return planned.that_creates(statement)

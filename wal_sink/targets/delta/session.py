@@ -126,18 +126,20 @@ class DeltaSession(StagedFileSession[Table]):
     def _row(self) -> RowVersion:
         for _ in range(_READS):
             with contextlib.suppress(FileNotFoundError):  # if another flusher has changed the row
-                return self._ledger.row(self._refreshed())
+                row = self._ledger.row(self._refreshed())
+                self._table().sync()  # its writer may have died before it did so
+                return row
         raise self._ledger.lost()
 
     def _commit(
         self, former: RowVersion, new: LedgerRow, staged: Sequence[Receipt]
     ) -> tuple[int, Callable[[], None]]:
-        table, options, merged = self._table(), self._options, [r.path for r in staged if r.merged]
+        table, options = self._table(), self._options
+        merged = [receipt.path for receipt in staged] if options.keys else []
         if merged:
             table.refuse_unremovable()  # before the ledger row's file is written
             event, names = options.timestamp_column, table.types.names
-            paths = (receipt.path for receipt in staged)
-            rows, partial = last_rows(self._files, paths, options.keys, names, event)
+            rows, partial = last_rows(self._files, merged, options.keys, names, event)
         number, reason = self._ledger.write(new), _reason(former.row, new)
         transactions = {self._ledger.app_id(table): number}
         if former.row is not None:
@@ -186,22 +188,23 @@ class DeltaSession(StagedFileSession[Table]):
             about_moved(plan, table.partitioned_by),
             holds_planned(plan, table.types),
         )
-        if (planned := key_of(plan)) and set(planned) != set(self._options.keys):
-            now = f"keyColumns={','.join(self._options.keys)}" if self._options.keys else "append"
+        published = _mode(key_of(plan), plan.details.get(EVENT, ""))
+        if published != (now := _mode(self._options.keys, self._options.timestamp_column)):
             raise OptionError(
-                f"Rows with the key {', '.join(planned)} were published for {self._options.path} with"
-                f" delta.mode=upsert, and the options say {now}.",
-                "Set delta.mode and keyColumns back until these rows are flushed. Then both may change.",
-            )
-        event, now = plan.details.get(EVENT), self._options.timestamp_column
-        if event and event != now:
-            raise OptionError(
-                f"Rows whose time is {event} were published for {self._options.path}, and {EVENT_COLUMN} is"
-                f" {now or 'not given'}.",
-                f"Set {EVENT_COLUMN} back until these rows are flushed. Then the option may change; restart"
+                f"Rows were published for {self._options.path} with {published}, and the options say {now}.",
+                "Set the options back until these rows are flushed. Then the options may change; restart"
                 " `wal-sink flush --follow`.",
             )
-        return DeltaStage(table, plan, merged=bool(self._options.keys))
+        return DeltaStage(table, plan)
+
+
+def _mode(keys: Sequence[str], event: str) -> str:
+    """Return the options that say how rows get into the table.
+
+    :param event: the column with the event time. Empty if there is no such column.
+    """
+    upsert = f"delta.mode=upsert and keyColumns={','.join(sorted(keys))}"
+    return (upsert if keys else "delta.mode=append") + (event and f" and {EVENT_COLUMN}={event}")
 
 
 def _refuse_new(table: Table, partial: pa.Table, options: DeltaOptions) -> None:

@@ -27,26 +27,22 @@ from wal_sink.targets.cdc import any_unavailable, are_deletes, flag_name
 from wal_sink.targets.delta.columns import physical_name, stored_field
 from wal_sink.targets.delta.files import Files
 from wal_sink.targets.delta.partitions import PARTITIONS, folder, split
-from wal_sink.targets.delta.table import DELETED, MERGED, Table
+from wal_sink.targets.delta.table import DELETED, Table
 from wal_sink.targets.staged_files import Receipt, Stage
 
 
 class DeltaStage(Stage):
-    """Stages the rows of one plan. The paths of files are relative to the table's folder.
+    """Stages the rows of one plan. The paths of files are relative to the table's folder."""
 
-    :param merged: True if the commit merges the rows by key. False if it adds the files.
-    """
-
-    def __init__(self, table: Table, plan: Plan, *, merged: bool) -> None:
+    def __init__(self, table: Table, plan: Plan) -> None:
         super().__init__(table)
         self._files = table.files
         self._plan = plan
-        self._merged = merged
+        self._merged = bool(key_of(plan))
+        """True if the commit merges the rows by key. False if it adds the files."""
 
     def _staged(self, rows: RowSlice) -> pa.RecordBatch:
-        if not self._merged:
-            return rows.batch
-        return _with_order(rows, self._plan.operation, keyed=bool(key_of(self._plan)))
+        return _with_order(rows, self._plan.operation) if self._merged else rows.batch
 
     def _write(self, rows: pa.Table) -> Iterator[Receipt]:
         names = () if self._merged else self._plan.details[PARTITIONS]
@@ -66,7 +62,6 @@ class DeltaStage(Stage):
                 path,
                 self._fingerprint,
                 _action(path, len(data), dict(zip(physical, values, strict=True)), len(part)),
-                self._merged,
             )
 
 
@@ -102,24 +97,20 @@ ORDER, AFTER_DELETE = "wal_sink:us", "wal_sink:after delete"
 deletes the same key."""
 
 
-def _with_order(rows: RowSlice, operation: str | None, *, keyed: bool) -> pa.RecordBatch:
-    """Replace the operation column by the columns `ORDER`, `MERGED` and `DELETED`.
+def _with_order(rows: RowSlice, operation: str | None) -> pa.RecordBatch:
+    """Replace the operation column by the columns `ORDER` and `DELETED`.
 
     :param operation: the operation column. None if no row is a delete.
-    :param keyed: True if each row replaces the row of its key. False for rows that were published in mode
-        append, which are added.
     """
     batch = rows.batch
     number = batch.num_rows
     order = pa.array(range(rows.first_us, rows.first_us + number), pa.int64())
-    merged = pa.array([keyed] * number, pa.bool_())
     deleted = pa.array([False] * number, pa.bool_())
     if operation is not None:
         deleted = are_deletes(batch.column(operation))
         batch = batch.select([name for name in batch.schema.names if name != operation])
     return pa.record_batch(
-        [*batch.columns, order, merged, deleted],
-        names=[*batch.schema.names, ORDER, MERGED, DELETED],
+        [*batch.columns, order, deleted], names=[*batch.schema.names, ORDER, DELETED]
     )
 
 
@@ -130,29 +121,25 @@ def last_rows(
     names: Sequence[str],
     event: str = "",
 ) -> tuple[pa.Table, pa.Table]:
-    """Return the rows that a commit merges: the last row of each key, and all rows published in mode append.
+    """Return the rows that a commit merges: the last row of each key.
 
     :param names: the table's columns.
     :param event: the column with the event time. Empty if the order of the log decides which row is last.
-    :returns: two tables. The first table has the rows, with the table's columns, `MERGED`, `DELETED` and
-        flags of unavailable cells. The second table has all staged rows with unavailable cells, and the
-        column `AFTER_DELETE`.
+    :returns: two tables. The first table has the rows, with the table's columns, `DELETED` and flags of
+        unavailable cells. The second table has all staged rows with unavailable cells, and the column
+        `AFTER_DELETE`.
     """
     read = [pq.read_table(pa.BufferReader(files.read(path))) for path in paths]
     rows = pa.concat_tables(read, promote_options="default")
     rows, partial = _with_known_values(rows.sort_by(ORDER), keys, names)
-    if event in rows.column_names:
-        # If times are equal, the later row of the log is the last one. A null is the earliest time.
-        by = pa.table({"has": pc.is_valid(rows[event]), "time": rows[event], "us": rows[ORDER]})
-        ranks = pc.sort_indices(
-            pc.sort_indices(by, [(by_, "ascending") for by_ in by.column_names])
-        )
-        rows = rows.set_column(rows.column_names.index(ORDER), ORDER, ranks)
-    merged = rows[MERGED]
-    last = rows.filter(merged).group_by(list(keys)).aggregate([(ORDER, "max")])
-    stay = pc.or_(pc.invert(merged), pc.is_in(rows[ORDER], last[f"{ORDER}_max"]))
+    if event:
+        # If times are equal, the later row of the log is the last one.
+        order = pc.sort_indices(rows, [(event, "ascending"), (ORDER, "ascending")])
+        rows = _replaced(rows, ORDER, pc.sort_indices(order))
+    last = rows.group_by(list(keys)).aggregate([(ORDER, "max")])
+    stay = pc.is_in(rows[ORDER], last[f"{ORDER}_max"])
     flags = [name for name in map(flag_name, names) if name in rows.column_names]
-    return rows.filter(stay).select([*names, MERGED, DELETED, *flags]), partial
+    return rows.filter(stay).select([*names, DELETED, *flags]), partial
 
 
 def _with_known_values(

@@ -37,9 +37,8 @@ _CONFLICT = "Failed to commit transaction"
 RANDOM_PREFIXES = "delta.randomizeFilePrefixes"
 """The property with which delta-spark gives the folders of partitions random names."""
 
-MERGED, DELETED = "wal_sink:merged", "wal_sink:deleted"
-"""Columns of the rows for `Table.merge`. `MERGED` is True if a row replaces the row of its key. `DELETED`
-is True if it deletes the row of its key."""
+DELETED = "wal_sink:deleted"
+"""Column of the rows for `Table.merge`. It is True if a row deletes the row of its key."""
 
 
 class Table:
@@ -99,8 +98,8 @@ class Table:
         The commit conflicts with the same commits as in `commit`, and with each commit that changes the same
         partitions.
 
-        :param rows: the table's columns, `MERGED`, `DELETED`, and flags of unavailable cells. The table keeps
-            its values for these cells. No two merged rows have the same key.
+        :param rows: the table's columns, `DELETED`, and flags of unavailable cells. The table keeps its
+            values for these cells. No two rows have the same key.
         :param event: the column with the event time. A row of the table with a later time is not replaced.
             Empty if there is no such column.
         :raises SchemaMismatch: another writer has added a file that delta-rs cannot remove.
@@ -110,10 +109,9 @@ class Table:
         exact = [plain(field).with_nullable(True) for field in self.types]
         flags = [*rows.schema][len(exact) :]
         rows = renamed(rows.to_batches(), pa.schema([*exact, *flags]))
-        same = " AND ".join(f"t.{quote(key)} = s.{quote(key)}" for key in keys)
         merger = self._table.merge(
             rows,
-            f"s.{quote(MERGED)} AND {same}",
+            " AND ".join(f"t.{quote(key)} = s.{quote(key)}" for key in keys),
             source_alias="s",
             target_alias="t",
             streamed_exec=False,  # otherwise delta-rs could not skip files by the bounds of the rows
@@ -150,7 +148,7 @@ class Table:
         self._table.alter.add_columns(Schema.from_arrow(columns).fields)
 
     def sync(self) -> None:
-        """Make the version that was read survive a power loss. Its writer may have died without doing so."""
+        """Make the version that was read survive a power loss."""
         # A clean-up of the log may have deleted the commit's file.
         self.files.sync([_commit_file(self.version)], may_be_gone=True)
 
