@@ -128,7 +128,7 @@ def test_row_in_a_partition_of_any_name_is_replaced(tmp_path: Path, column: str)
     assert table_of(query.path) == [{"k": "a", column: "Köln", "v": 2}]
 
 
-def test_colon_in_a_partition_column_is_encoded_in_the_folder(tmp_path: Path) -> None:
+def test_folder_of_a_partition_encodes_a_colon(tmp_path: Path) -> None:
     table = tmp_path / "t"
     schema = partitioned(table, "k:v")
     query = Query(str(table))

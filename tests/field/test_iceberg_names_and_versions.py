@@ -11,8 +11,8 @@ from tests.iceberg.conftest import catalog_options, make_table, query, read
 from wal_sink.errors import SchemaMismatch
 from wal_sink.options import parse
 from wal_sink.targets.iceberg import IcebergTarget
+from wal_sink.targets.iceberg.catalog import catalog_of
 from wal_sink.targets.iceberg.options import IcebergOptions
-from wal_sink.targets.iceberg.table import catalog_of
 
 SCHEMA = pa.schema([("v", pa.int64())])
 

@@ -8,21 +8,19 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pytest
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.table import Table
 from pyiceberg.transforms import Transform
 
-from tests.support.power_loss import Power
 from wal_sink.model.ledger import LedgerRow, Outcome
 from wal_sink.model.plan import plan_key
 from wal_sink.options import parse
 from wal_sink.targets.base import RowSlice
 from wal_sink.targets.iceberg import IcebergTarget
+from wal_sink.targets.iceberg.catalog import catalog_of
 from wal_sink.targets.iceberg.options import IcebergOptions
 from wal_sink.targets.iceberg.plan import iceberg_schema
 from wal_sink.targets.iceberg.session import IcebergSession
-from wal_sink.targets.iceberg.table import catalog_of
 from wal_sink.testing.contracts.ledger import create, following, new_query, row_of
 
 PartitionBy = Sequence[tuple[str, Transform[Any, Any]]]
@@ -57,28 +55,6 @@ def make_table(options: dict[str, str], schema: pa.Schema, by: PartitionBy = ())
         )
     )
     return catalog.create_table(parsed.identifier, made, partition_spec=spec)
-
-
-class IcebergPower(Power):
-    """A power loss for the folder of `catalog_options`, which also undoes a COMMIT of SQLite.
-
-    SQLite deletes its journal at a COMMIT without syncing the folder. A journal that reappears undoes the
-    COMMIT.
-    """
-
-    def __init__(self, patch: pytest.MonkeyPatch, folder: Path) -> None:
-        super().__init__(patch, folder)
-        self._catalog = folder / "catalog" / "catalog.db"
-        self._durable = self._catalog.read_bytes()
-
-    def synced(self, path: Path) -> None:
-        super().synced(path)
-        if path == self._catalog.parent:
-            self._durable = self._catalog.read_bytes()
-
-    def lose(self) -> None:
-        super().lose()
-        self._catalog.write_bytes(self._durable)
 
 
 class Query:

@@ -6,7 +6,6 @@ import contextlib
 import datetime
 import os
 from collections.abc import Callable, Iterator
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +13,8 @@ import pyarrow as pa
 import pytest
 from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
 from pyiceberg.table import Table
-from pyiceberg.table.update import SetSnapshotRefUpdate
-from pyiceberg.types import DecimalType, DoubleType, LongType, PrimitiveType
 
 from tests.iceberg.conftest import (
-    IcebergPower,
     Query,
     catalog_options,
     load,
@@ -27,7 +23,7 @@ from tests.iceberg.conftest import (
     read,
 )
 from tests.support.power_loss import Power
-from wal_sink.errors import SchemaMismatch, TargetUnavailable
+from wal_sink.errors import SchemaMismatch
 from wal_sink.model.ledger import Outcome
 from wal_sink.targets.iceberg.table import tag
 from wal_sink.testing.contracts.ledger import create
@@ -125,52 +121,17 @@ def test_commit_whose_answer_is_lost_is_unknown(
     assert values(options) == [1]
 
 
-def commit_and_die(running: Query, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Commit a row, and crash after the catalog has the commit."""
+def test_files_named_by_a_catalog_survive_a_power_loss(
+    tmp_path: Path, options: dict[str, str], running: Query, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The flusher dies after the catalog has the commit, and nobody reads the row before the power loss."""
+    power = Power(monkeypatch, tmp_path)
     receipts = running.stage([row(1)])
     with monkeypatch.context() as patch, contextlib.suppress(Crash):
         next_commit(patch, then=lambda: fail(Crash()))
         running.commit(receipts)
-
-
-def test_read_ledger_row_survives_a_power_loss(
-    tmp_path: Path, options: dict[str, str], running: Query, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its writer may have died before it made the row durable, and the log is trimmed by this read."""
-    power = IcebergPower(monkeypatch, tmp_path)
-    commit_and_die(running, monkeypatch)
-    assert running.row.epoch == 0
-    power.lose()
-    assert running.row.epoch == 0
-    assert values(options) == [1]
-
-
-def test_files_named_by_a_catalog_survive_a_power_loss(
-    tmp_path: Path, options: dict[str, str], running: Query, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The catalog is durable, such as that of a server, and nobody reads the row before the power loss."""
-    power = Power(monkeypatch, tmp_path)
-    commit_and_die(running, monkeypatch)
     power.lose()
     assert values(options) == [1]
-
-
-def test_commit_succeeds_if_later_commits_delete_its_metadata(
-    options: dict[str, str], running: Query, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Other writers' commits delete the metadata file before the session makes the file durable."""
-    with load(options).transaction() as change:
-        change.set_properties(
-            {
-                "write.metadata.delete-after-commit.enabled": "true",
-                "write.metadata.previous-versions-max": "1",
-            }
-        )
-    receipts = running.stage([row(1)])
-    next_commit(monkeypatch, then=lambda: append_elsewhere(options, 2, 3))
-    assert running.commit(receipts) is Outcome.APPLIED
-    assert running.row.epoch == 0
-    assert values(options) == [1, 2, 3]
 
 
 def test_manifest_deleted_before_a_commit_stops_the_commit(
@@ -224,19 +185,6 @@ def test_ledger_row_and_staged_files_survive_snapshot_expiry(
     assert values(options) == [0, 1, 2, 3]
 
 
-def test_window_with_a_missing_file_is_staged_again(
-    options: dict[str, str], running: Query
-) -> None:
-    """remove_orphan_files with a retention of minutes deletes staged files."""
-    receipts = running.stage([row(1)])
-    more = running.stage([row(2)])
-    running.session.discard(receipts)
-    with pytest.raises(TargetUnavailable, match="remove_orphan_files"):
-        running.commit(receipts + more)
-    assert running.commit(running.stage([row(1), row(2)])) is Outcome.APPLIED
-    assert values(options) == [1, 2]
-
-
 def test_files_staged_before_a_table_change_are_refused(
     options: dict[str, str], running: Query
 ) -> None:
@@ -259,41 +207,6 @@ def test_files_staged_before_a_table_change_are_refused(
         running.add([row(3)])
 
 
-WIDER = [
-    (pa.int32(), LongType(), 7),
-    (pa.float32(), DoubleType(), 0.1),
-    (pa.decimal128(4, 2), DecimalType(20, 2), Decimal("99.99")),
-]
-
-
-@pytest.mark.parametrize(("type_", "wider", "value"), WIDER, ids=str)
-@pytest.mark.parametrize("name", ["v", "list.element", "map.value", "struct.f"])
-def test_widened_column_takes_older_rows(
-    tmp_path: Path, name: str, type_: pa.DataType, wider: PrimitiveType, value: Any
-) -> None:
-    """Iceberg cannot narrow a type again, so otherwise pending rows would be stuck."""
-    column, _, part = name.partition(".")
-    nested = {
-        "list": (pa.list_(type_), [value, None]),
-        "map": (pa.map_(pa.string(), type_), [("k", value)]),
-        "struct": (pa.struct([("f", type_)]), {"f": value}),
-    }
-    held, arguments = nested.get(column, (type_, value))
-    options, schema = catalog_options(tmp_path), pa.schema([(column, held)])
-    make_table(options, schema)
-    with query(options, schema) as running:
-        running.add([{column: arguments}])
-        with load(options).update_schema() as update:
-            update.update_column((column, part) if part else column, field_type=wider)
-        running.add([{column: arguments}, {column: None}])
-        cast = pa.array([arguments], held).cast(load(options).schema().as_arrow().field(0).type)
-        assert [row[column] for row in read(options)].count(cast[0].as_py()) == 2
-        with load(options).update_schema() as update:
-            update.rename_column(column, "renamed")
-        with pytest.raises(SchemaMismatch, match=f"column {column} is gone"):
-            running.add([{column: arguments}])
-
-
 def test_column_dropped_and_added_again_takes_rows(tmp_path: Path) -> None:
     """The new column has other ids. No change of the table could bring the former ids back."""
     schema = pa.schema([("point", pa.struct([("x", pa.int32())]))])
@@ -307,25 +220,6 @@ def test_column_dropped_and_added_again_takes_rows(tmp_path: Path) -> None:
             update.add_column("point", type_)
         running.add([{"point": {"x": 1}}])
     assert read(options) == [{"point": {"x": 1}}]
-
-
-def test_branch_keeps_the_configured_number_of_snapshots(
-    options: dict[str, str], running: Query
-) -> None:
-    running.add([row(1)])
-    head = load(options).metadata.refs["main"]
-    changed = SetSnapshotRefUpdate(
-        ref_name="main",
-        type="branch",
-        snapshot_id=head.snapshot_id,
-        min_snapshots_to_keep=7,
-        max_snapshot_age_ms=9,
-    )
-    with load(options).transaction() as change:
-        change._apply((changed,), ())
-    running.add([row(2)])
-    head = load(options).metadata.refs["main"]
-    assert (head.min_snapshots_to_keep, head.max_snapshot_age_ms) == (7, 9)
 
 
 def test_rolled_back_table_has_no_ledger_row(options: dict[str, str], running: Query) -> None:

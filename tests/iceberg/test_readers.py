@@ -20,8 +20,8 @@ from pyiceberg.types import IntegerType, ListType, MapType, NestedField, StringT
 from tests.iceberg.conftest import catalog_options, load, make_table, query, read
 from wal_sink.errors import InvalidRow
 from wal_sink.options import parse
+from wal_sink.targets.iceberg.catalog import catalog_of
 from wal_sink.targets.iceberg.options import IcebergOptions
-from wal_sink.targets.iceberg.table import catalog_of
 
 UTC = datetime.UTC
 D = decimal.Decimal

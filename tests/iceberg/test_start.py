@@ -17,8 +17,8 @@ from tests.support.s3 import S3
 from wal_sink.errors import InvalidRow, OptionError, SchemaMismatch, TargetUnavailable, WalSinkError
 from wal_sink.options import parse
 from wal_sink.targets.iceberg import IcebergTarget
+from wal_sink.targets.iceberg.catalog import classify
 from wal_sink.targets.iceberg.options import IcebergOptions
-from wal_sink.targets.iceberg.table import classify
 
 SCHEMA = pa.schema([("k", pa.string()), ("v", pa.int64()), ("at", pa.timestamp("us", "UTC"))])
 ROW: dict[str, Any] = {"k": "a", "v": 1, "at": None}
@@ -32,7 +32,7 @@ def target(options: dict[str, str], **arguments: str) -> IcebergTarget:
 
 
 def test_start_creates_a_table_with_key_and_partitions(tmp_path: Path) -> None:
-    """A check only shows the statement, and a second start changes nothing."""
+    """A check only shows the statement, with quoted names. A second start changes nothing."""
     options = catalog_options(tmp_path) | {
         "createTable": "true",
         "keyColumns": "k",
@@ -41,6 +41,11 @@ def test_start_creates_a_table_with_key_and_partitions(tmp_path: Path) -> None:
     shown = target(options).dry_plan(SCHEMA, "key").creates
     assert "`at` timestamp" in shown
     assert "PARTITIONED BY (days(`at`), bucket(4, `v`), `k`)" in shown
+    blank = options | {"table": "shop.my orders", "keyColumns": "a b", "partitionColumns": ""}
+    assert target(blank).dry_plan(pa.schema([("a b", pa.int64())]), "key").creates == (
+        "CREATE TABLE shop.`my orders` (`a b` bigint NOT NULL) USING iceberg;"
+        "\nALTER TABLE shop.`my orders` SET IDENTIFIER FIELDS `a b`"
+    )
     with pytest.raises(SchemaMismatch, match="There is no table"):
         target(catalog_options(tmp_path)).plan(SCHEMA, "key")
     plans = [target(options).plan(SCHEMA, "key") for _ in range(2)]
@@ -56,20 +61,6 @@ def test_start_creates_a_table_with_key_and_partitions(tmp_path: Path) -> None:
     with query(options, SCHEMA) as running:
         running.add([ROW])
     assert read(options) == [ROW]
-
-
-def test_statement_quotes_names_with_blanks(tmp_path: Path) -> None:
-    options = catalog_options(tmp_path) | {
-        "table": "shop.my orders",
-        "createTable": "true",
-        "keyColumns": "a b",
-        "partitionColumns": "bucket(4, a b)",
-    }
-    shown = target(options).dry_plan(pa.schema([("a b", pa.int64())]), "key").creates
-    assert shown == (
-        "CREATE TABLE shop.`my orders` (`a b` bigint NOT NULL) USING iceberg PARTITIONED BY"
-        " (bucket(4, `a b`));\nALTER TABLE shop.`my orders` SET IDENTIFIER FIELDS `a b`"
-    )
 
 
 @pytest.mark.s3
@@ -122,7 +113,6 @@ def test_store_that_does_not_answer_is_retried() -> None:
         ({"createTable": "true", "keyColumns": "key"}, "names key"),
         ({"createTable": "true", "keyColumns": "d"}, "keyColumns is d, and no float"),
         ({"table": "orders"}, "has no namespace"),
-        ({"iceberg.catalog.type": "dynamodb"}, "catalog of dynamodb cannot commit"),
         (
             {
                 "iceberg.catalog.type": "",
@@ -145,13 +135,6 @@ def test_unfit_option_is_refused(tmp_path: Path, options: dict[str, str], error:
     with pytest.raises(WalSinkError, match=error) as caught:
         target(catalog_options(tmp_path), **options).plan(SCHEMA.append(DOUBLE), "key")
     assert "secret" not in str(caught.value)
-
-
-def test_partition_name_differs_from_all_column_names(tmp_path: Path) -> None:
-    options = catalog_options(tmp_path) | {"createTable": "true", "partitionColumns": "day(at)"}
-    schema = pa.schema([("at", pa.date32()), ("at_day", pa.string())])
-    target(options).plan(schema, "key")
-    assert [field.name for field in load(options).spec().fields] == ["at_day_"]
 
 
 def test_new_columns_are_added_at_a_start(tmp_path: Path) -> None:
@@ -233,12 +216,11 @@ def test_unfit_property_is_refused(tmp_path: Path, name: str, value: str, says: 
         target(options).plan(SCHEMA, "key")
 
 
-@pytest.mark.parametrize("codec", ["snappy", "uncompressed", "zstd"])
-def test_table_with_any_avro_codec_takes_rows(tmp_path: Path, codec: str) -> None:
+def test_table_with_another_avro_codec_takes_rows(tmp_path: Path) -> None:
     """Pyiceberg lacks some codecs, so manifests have Java's default codec."""
     options = catalog_options(tmp_path)
     with make_table(options, SCHEMA).transaction() as change:
-        change.set_properties({"write.avro.compression-codec": codec})
+        change.set_properties({"write.avro.compression-codec": "snappy"})
     with query(options, SCHEMA) as running:
         running.add([ROW])
     assert read(options) == [ROW]
@@ -291,7 +273,7 @@ def test_catalog_that_does_not_answer_raises_unavailable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, type_: str
 ) -> None:
     """The catalog accepts the connection, and does not answer."""
-    monkeypatch.setattr("wal_sink.targets.iceberg.table._WAITS_S", (1.0, 0.2))
+    monkeypatch.setattr("wal_sink.targets.iceberg.catalog._WAITS_S", (1.0, 0.2))
     with socket.create_server(("127.0.0.1", 0)) as silent:
         uri = f"http://127.0.0.1:{silent.getsockname()[1]}"
         options = {"iceberg.catalog.type": type_, "iceberg.catalog.uri": uri}

@@ -10,12 +10,13 @@ import pytest
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table import Table
 
-from tests.iceberg.conftest import IcebergPower, catalog_options, make_table
+from tests.iceberg.conftest import catalog_options, make_table
+from tests.support.power_loss import Power
 from wal_sink.options import parse
 from wal_sink.targets.base import Target
 from wal_sink.targets.iceberg import IcebergTarget
+from wal_sink.targets.iceberg.catalog import catalog_of
 from wal_sink.targets.iceberg.options import IcebergOptions
-from wal_sink.targets.iceberg.table import catalog_of
 from wal_sink.testing.contracts import RestartContract, StagedContract
 from wal_sink.testing.contracts.ledger import Stored
 from wal_sink.testing.contracts.rows import WITH_DOUBLE
@@ -56,7 +57,7 @@ class TestIceberg(IcebergContract, RestartContract):
     def target(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> IcebergTarget:
         options = catalog_options(tmp_path)
         make_table(options, WITH_DOUBLE)
-        self.power = IcebergPower(monkeypatch, tmp_path)
+        self.power = Power(monkeypatch, tmp_path)
         return IcebergTarget(parse(options, IcebergOptions))
 
     def restart(self, target: Target) -> None:

@@ -51,8 +51,6 @@ class Receipt(NamedTuple):
     """The `StagedTable.fingerprint` of the table when the file was written."""
     entry: Any
     """What a commit adds for the file, as an object of the table's client."""
-    merged: bool = False
-    """True if the commit merges the file's rows by their key. False if the commit adds the file."""
 
 
 class RowVersion(NamedTuple):
@@ -96,9 +94,6 @@ class StagedTable(Protocol):
 
     def refresh(self) -> None:
         """Read the newest version."""
-
-    def sync(self) -> None:
-        """Make the version that was read survive a power loss."""
 
 
 T = TypeVar("T", bound=StagedTable)
@@ -193,7 +188,7 @@ class StagedFileSession(StagedSession, Generic[T]):
 
     @abstractmethod
     def _row(self) -> RowVersion:
-        """Read the table's newest version, and the ledger row in it."""
+        """Read the table's newest version, and return the ledger row in it. The version is durable."""
 
     @abstractmethod
     def _commit(
@@ -248,10 +243,8 @@ class StagedFileSession(StagedSession, Generic[T]):
     # --- the ledger row ---------------------------------------------------------------------------
 
     def read(self) -> LedgerRow | None:
-        """Return the ledger row of the table's newest version, and make this version durable."""
-        row = self._row().row
-        self._table().sync()
-        return row
+        """Return the ledger row of the table's newest version."""
+        return self._row().row
 
     def finish(
         self, expected: LedgerRow | None, new: LedgerRow, receipts: Sequence[bytes] = ()
@@ -287,7 +280,6 @@ class StagedFileSession(StagedSession, Generic[T]):
             now = self._row()
             if now.id == version:
                 # The commit took effect. Then a client or proxy repeated the request, which conflicted.
-                self._table().sync()
                 return Outcome.APPLIED
             if now != former or not self._fits(staged):
                 break

@@ -22,9 +22,9 @@ from tests.benchmarks.rows import Source
 from tests.benchmarks.table import RowsWrong
 from wal_sink.demo.kafka import Broker
 from wal_sink.options import parse
+from wal_sink.targets.iceberg.catalog import catalog_of
 from wal_sink.targets.iceberg.options import IcebergOptions
 from wal_sink.targets.iceberg.plan import iceberg_schema
-from wal_sink.targets.iceberg.table import catalog_of
 
 _LIBRARY = "the library in foreachBatch"
 _KAFKA = "Spark's Kafka sink"

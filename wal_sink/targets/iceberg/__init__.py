@@ -51,9 +51,9 @@ class IcebergTarget(ClientTarget):
 
     def client(self) -> Client:
         """Import pyiceberg."""
-        from wal_sink.targets.iceberg import plan, session, table  # noqa: PLC0415
+        from wal_sink.targets.iceberg import catalog, plan, session  # noqa: PLC0415
 
-        return Client(plan.agree, session.IcebergSession, table.classify)
+        return Client(plan.agree, session.IcebergSession, catalog.classify)
 
     def check(self, batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
         """Cast `batch` to the table's types, and refuse values that do not fit."""

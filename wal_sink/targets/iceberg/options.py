@@ -71,12 +71,6 @@ class IcebergOptions(TableOptions, frozen=True, kw_only=True):
                 f"Option table is {self.table}, which has no namespace.",
                 "Write namespace.table, such as shop.orders.",
             )
-        if self.type == "dynamodb":
-            raise OptionError(
-                "Option iceberg.catalog.type is dynamodb. A catalog of dynamodb cannot commit to a table in"
-                " pyiceberg 0.12.0.",
-                "Keep the table in a catalog of type rest, sql, glue or hive.",
-            )
         for name in self.properties.keys() - _OWN:
             for near in difflib.get_close_matches(name, _OWN, n=1, cutoff=0.7):
                 raise OptionError(

@@ -60,17 +60,16 @@ from wal_sink.targets.ddl import (
     spark_statement,
     spark_table,
 )
-from wal_sink.targets.iceberg.check import FOLDERS, WIDTHS
-from wal_sink.targets.iceberg.options import IcebergOptions
-from wal_sink.targets.iceberg.table import (
-    FORMAT,
-    arrow_types,
+from wal_sink.targets.iceberg.catalog import (
     catalog_of,
     find,
     loaded,
     no_table,
     refuse_catalog_in_name,
 )
+from wal_sink.targets.iceberg.check import FOLDERS, WIDTHS
+from wal_sink.targets.iceberg.options import IcebergOptions
+from wal_sink.targets.iceberg.table import FORMAT, arrow_types
 
 logger = logging.getLogger(__name__)
 
@@ -328,10 +327,6 @@ def partition_field(text: str, columns: Schema, schema: pa.Schema, field_id: int
     if isinstance(transform, UnknownTransform) or not transform.can_transform(source.field_type):
         raise _no_partition(text)
     name = column if word == "identity" else f"{column}_{word}"
-    while (
-        word != "identity" and name in columns.column_names
-    ):  # only "identity" may have a column's name
-        name += "_"
     return PartitionField(
         source_id=source.field_id, field_id=field_id, transform=transform, name=name
     )

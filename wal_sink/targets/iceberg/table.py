@@ -20,20 +20,13 @@ snapshot for each window.
 from __future__ import annotations
 
 import contextlib
-import functools
 import re
-from collections.abc import Iterable, Sequence
-from pathlib import Path
-from typing import Any, Final
-from urllib.parse import urlsplit
+from collections.abc import Sequence
+from typing import Final
 
 import msgspec
 import pyarrow as pa
-from pyiceberg import exceptions as ice
-from pyiceberg.catalog import Catalog, MetastoreCatalog, load_catalog
-from pyiceberg.catalog.rest import RestCatalog
-from pyiceberg.exceptions import CommitFailedException, NoSuchNamespaceError, NoSuchTableError
-from pyiceberg.io import FileIO
+from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.manifest import DataFile, write_manifest_list
 from pyiceberg.schema import Schema
@@ -52,24 +45,15 @@ from pyiceberg.table.update import (
     TableRequirement,
     TableUpdate,
 )
-from pyiceberg.utils.config import Config, merge_config
-from requests import Session
-from sqlalchemy.engine import URL
-from sqlalchemy.exc import InterfaceError, OperationalError
 
-from wal_sink.errors import SchemaMismatch, TargetUnavailable
 from wal_sink.model.ledger import LedgerRow
 from wal_sink.targets.arrow_columns import with_parts
-from wal_sink.targets.base import ErrorClass
-from wal_sink.targets.ddl import CREATE_TABLE
+from wal_sink.targets.iceberg.catalog import Files, catalog_of, loaded
 from wal_sink.targets.iceberg.options import IcebergOptions
-from wal_sink.targets.staged_files import RowVersion, decode_ledger_row, kind_of_access, sync
+from wal_sink.targets.staged_files import RowVersion, decode_ledger_row
 
 FORMAT = 2
 """The version of Iceberg's table format that wal_sink writes."""
-
-_RETENTION = ("min_snapshots_to_keep", "max_snapshot_age_ms")
-"""The retention settings of a branch. The main branch itself has no age limit."""
 
 _CODEC: Final = "gzip"
 """The codec of manifests and manifest lists. It is also the default of Iceberg's Java library."""
@@ -233,7 +217,6 @@ class IcebergTable:
         )
         self.files.sync(written)
         self._table._do_commit(tuple(updates), requirements)  # noqa: SLF001 -- one request, with these conditions
-        self.sync()
         if former:
             with contextlib.suppress(Exception):  # an empty file that no snapshot names
                 self._table.io.delete(former.manifest_list)
@@ -241,10 +224,7 @@ class IcebergTable:
     def _snapshot_of_rows(
         self, files: Sequence[DataFile], summary: dict[str, str]
     ) -> tuple[list[TableUpdate], list[str], int]:
-        """Write the manifests of a snapshot that adds files to the main branch.
-
-        pyiceberg's own producer writes the manifests. It omits the retention settings of the branch, so this
-        method adds the settings.
+        """Write the manifests of a snapshot that adds files to the main branch, by pyiceberg's own producer.
 
         :returns: the updates for the commit, the paths of the manifests, and the id of the snapshot.
         """
@@ -254,11 +234,9 @@ class IcebergTable:
         for file in files:
             file.spec_id = self.metadata.default_spec_id
             append.append_data_file(file)
-        (added, head), _ = append._commit()  # noqa: SLF001 -- `commit` would add pyiceberg's conditions
-        if branch := self.metadata.refs.get(MAIN_BRANCH):
-            head = head.model_copy(update={name: getattr(branch, name) for name in _RETENTION})
+        updates, _ = append._commit()  # noqa: SLF001 -- `commit` would add pyiceberg's conditions
         written = append._written_manifests + append._written_manifest_lists  # noqa: SLF001
-        return [added, head], written, append.snapshot_id
+        return list(updates), written, append.snapshot_id
 
     def _snapshot_of_ledger(
         self, snapshot: int, replaced: int | None, sequence: int, row: _Row
@@ -282,12 +260,6 @@ class IcebergTable:
             summary=Summary(Operation.APPEND, **{_ROW: msgspec.json.encode(row).decode()}),
             schema_id=self.metadata.current_schema_id,
         )
-
-    def sync(self) -> None:
-        """Make the version that was read survive a power loss. Its writer may have died without doing so."""
-        with contextlib.suppress(FileNotFoundError):  # deleted after a newer commit
-            self.files.sync([self._table.metadata_location])
-        _sync_catalog(self._table.catalog)
 
     def _head(self) -> int | None:
         ref = self.metadata.refs.get(MAIN_BRANCH)
@@ -315,171 +287,3 @@ class _Row(msgspec.Struct, frozen=True, kw_only=True):
 def tag(query_id: str) -> str:
     """Return the name of the tag for a query's ledger row."""
     return "wal_sink_" + re.sub(r"[^A-Za-z0-9_-]", lambda m: f".{ord(m[0]):x}.", query_id)
-
-
-# --- the catalog ----------------------------------------------------------------------------------
-
-_WAITS_S = 10.0, 120.0
-"""The seconds to wait for a connection to a REST catalog, and for an answer. After a time-out a commit may
-still take effect."""
-
-
-class _BoundedRestCatalog(RestCatalog):  # type: ignore[misc]
-    """A REST catalog with time-outs. Without time-outs the flush might wait forever, and log nothing."""
-
-    def _config_headers(self, session: Session) -> None:
-        super()._config_headers(session)  # called for each new session, before its first request
-        session.request = functools.partial(session.request, timeout=_WAITS_S)  # type: ignore[method-assign]
-
-
-def catalog_of(options: IcebergOptions) -> Catalog:
-    """Open the catalog that options name.
-
-    :raises Exception: an error of pyiceberg, for `classify`.
-    """
-    name, options_of_catalog = options.catalog, options.catalog_properties
-    properties: Any = merge_config(Config().get_catalog_config(name) or {}, options_of_catalog)
-    kind, uri = str(properties.get("type", "")).lower(), str(properties.get("uri", ""))
-    if (
-        uri.startswith("http")
-        and kind in ("", "rest")
-        and "py-catalog-impl" not in options_of_catalog
-    ):
-        return _BoundedRestCatalog(name, **properties)
-    catalog = load_catalog(name, **options_of_catalog)
-    if isinstance(catalog, MetastoreCatalog):
-        write = catalog._write_metadata  # noqa: SLF001 -- writes the metadata that the catalog names next
-
-        def durably(metadata: TableMetadata, io: FileIO, metadata_path: str) -> None:
-            write(metadata, io, metadata_path)
-            Files(io).sync([metadata_path])
-
-        catalog._write_metadata = durably  # noqa: SLF001
-    return catalog
-
-
-def _sync_catalog(catalog: Catalog) -> None:
-    """Make the last COMMIT of a catalog in an SQLite file survive a power loss.
-
-    SQLite deletes its journal at a COMMIT, and does not sync the folder. If the journal reappears after a
-    power loss, SQLite undoes the COMMIT.
-    """
-    url: URL | None = getattr(getattr(catalog, "engine", None), "url", None)
-    if url is not None and url.get_backend_name() == "sqlite" and url.database:
-        with contextlib.suppress(FileNotFoundError):  # the database is in memory, or named by a URI
-            sync([Path(url.database)])
-
-
-def find(catalog: Catalog, options: IcebergOptions) -> Table | None:
-    """Load the table. Return None if it does not exist."""
-    try:
-        return catalog.load_table(options.identifier)
-    except (NoSuchTableError, NoSuchNamespaceError):
-        return None
-
-
-def loaded(catalog: Catalog, options: IcebergOptions) -> Table:
-    """Load the table.
-
-    :raises SchemaMismatch: there is no such table.
-    """
-    table = find(catalog, options)
-    if table is None:
-        raise no_table(options.table)
-    return table
-
-
-def refuse_catalog_in_name(catalog: Catalog, options: IcebergOptions) -> None:
-    """Refuse a missing table if its name begins with the catalog's name, as names in Spark do.
-
-    :raises SchemaMismatch: the name begins with the catalog's name, or the rest of the name is the name of a
-        table.
-    """
-    first, *others = options.identifier
-    name = ".".join(others)
-    if len(others) > 1 and (
-        first == options.catalog
-        or find(catalog, msgspec.structs.replace(options, table=name)) is not None
-    ):
-        raise SchemaMismatch(
-            f"There is no table {options.table} in the catalog, which reads {first} as a namespace.",
-            f"Leave out the name of the catalog: set option table to {name}.",
-        )
-
-
-def no_table(name: str, statement: str = "") -> SchemaMismatch:
-    """Return the error for a missing table.
-
-    :param statement: the statement that creates the table. Empty if the table existed before.
-    """
-    make = f"set {CREATE_TABLE} to true, or create it by Spark:\n{statement}"
-    return SchemaMismatch(
-        f"There is no table {name} in the catalog.",
-        f"Correct option table or iceberg.catalog.*; or {make if statement else 'restore the table.'}",
-    )
-
-
-# --- what errors mean -----------------------------------------------------------------------------
-
-_PASSING: tuple[type[Exception], ...] = (
-    TargetUnavailable,
-    CommitFailedException,
-    ice.CommitStateUnknownException,
-    ice.ServerError,
-    ice.ServiceUnavailableError,
-    ice.TooManyRequestsError,
-    ice.AuthorizationExpiredError,
-    ice.WaitingForLockException,
-    OperationalError,
-    InterfaceError,
-)
-"""Errors that may pass by themselves."""
-
-_OLD_SEQUENCE = "Cannot add snapshot with sequence number"
-"""The error text with which some catalogs, such as SQL catalogs, report a conflict."""
-
-
-def is_conflict(error: Exception) -> bool:
-    """Return True if an error says that a commit conflicts with another commit, or with itself.
-
-    A commit conflicts with itself if its answer was lost and the client repeats the request.
-    """
-    return isinstance(error, CommitFailedException) or (
-        isinstance(error, ice.BadRequestError | ValueError) and _OLD_SEQUENCE in str(error)
-    )
-
-
-def classify(error: Exception) -> ErrorClass:
-    """Return "retry" or "throttle" for a conflict or a catalog that does not answer, otherwise "fatal"."""
-    if is_conflict(error) or isinstance(error, _PASSING):
-        return "throttle" if isinstance(error, ice.TooManyRequestsError) else "retry"
-    if isinstance(error, OSError):
-        return "fatal" if isinstance(error, FileNotFoundError) else kind_of_access(error)
-    # botocore, which raises transport errors of AWS, is only installed for catalogs of AWS.
-    names = {class_.__name__ for class_ in type(error).__mro__}
-    return "retry" if "BotoCoreError" in names else "fatal"
-
-
-# --- files in folders -----------------------------------------------------------------------------
-
-
-class Files:
-    """The files of a table, by their locations."""
-
-    def __init__(self, io: FileIO) -> None:
-        self._io = io
-
-    def delete(self, path: str) -> None:
-        """Delete a file that may be missing."""
-        with contextlib.suppress(FileNotFoundError):
-            self._io.delete(path)
-
-    def missing(self, paths: Iterable[str]) -> list[str]:
-        """Return the paths whose files are missing."""
-        return [path for path in paths if not self._io.new_input(path).exists()]
-
-    def sync(self, paths: Iterable[str]) -> None:
-        """Make files in local folders survive a power loss. Objects in an object store are durable."""
-        parts = map(urlsplit, paths)
-        # pyiceberg does not encode a `%` in a location, so the path is not decoded.
-        sync(Path(part.path) for part in parts if part.scheme in ("file", ""))
