@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import sqlite3
 from pathlib import Path
-from typing import Any
 
-import msgspec
 import pyarrow as pa
 import pytest
-import sqlalchemy as sa
-from sqlalchemy.pool import NullPool
 
 from sqlite_target import SqliteOptions, SqliteTarget
 from wal_sink.errors import (
@@ -20,7 +16,7 @@ from wal_sink.errors import (
     TargetUnavailable,
 )
 from wal_sink.targets.base import ErrorClass, RowSlice
-from wal_sink.targets.sql import SqlTarget, TableColumn
+from wal_sink.targets.sql import SqlTarget
 from wal_sink.testing.contracts.ledger import create, row_of
 from wal_sink.testing.contracts.rows import deliver
 
@@ -61,13 +57,6 @@ def test_ledger_that_ignores_rollback_is_refused(path: Path) -> None:
     with pytest.raises(SchemaMismatch, match="stays after ROLLBACK") as caught:
         CommittingTarget(options(path)).plan(PRICES, "key")
     assert "transactions" in caught.value.remedy
-    assert execute(path, "SELECT * FROM wal_sink_ledger") == []
-
-
-def test_ledger_check_at_start_leaves_no_row(path: Path) -> None:
-    """Each start writes a row to the ledger and rolls it back."""
-    for _ in range(2):
-        SqliteTarget(options(path)).plan(PRICES, "key")
     assert execute(path, "SELECT * FROM wal_sink_ledger") == []
 
 
@@ -185,30 +174,6 @@ def test_value_outside_the_database_type_is_refused_in_tasks(path: Path) -> None
     assert target.check(batch.slice(0, 2), plan) == batch.slice(0, 2)
 
 
-class DatedTarget(SqliteTarget):
-    """A target whose driver takes Python dates."""
-
-    def arrow_type(self, type_: str) -> pa.DataType | None:
-        return pa.date32()
-
-    def fits(self, type_: str, values: pa.Array) -> pa.BooleanArray | None:
-        return None
-
-
-def test_date_outside_the_driver_range_is_refused_in_tasks(path: Path) -> None:
-    """Spark has years up to 294247 and Python up to 9999, so the flush could never write such a row."""
-    schema = pa.schema([("Id", pa.date32())])
-    target = DatedTarget(options(path))
-    plan = target.plan(schema, "key")
-    batch = pa.record_batch([pa.array([2_932_896, 2_932_897], pa.date32())], schema=schema)
-    with pytest.raises(
-        InvalidRow,
-        match=r"Column Id of .* \(2932897\) is outside of the years 1 to 9999, .* in the row with Id=",
-    ):
-        target.check(batch, plan)
-    assert target.check(batch.slice(0, 1), plan).num_rows == 1
-
-
 def test_error_names_a_value_that_cannot_be_cast(path: Path) -> None:
     """The error names the first such value of the column."""
     schema = pa.schema([("Id", pa.uint64())])
@@ -242,42 +207,3 @@ def test_rows_published_for_another_table_stop_the_flush(path: Path) -> None:
             assert row_of(session).epoch == -1
     assert execute(path, "SELECT Id FROM t") == [(1,)]
     assert execute(path, "SELECT Id FROM other") == []
-
-
-class ReflectingTarget(SqliteTarget):
-    """Reads the columns by SQLAlchemy over the driver's connection, as docs/targets.md says."""
-
-    def open(self) -> Any:
-        over = sa.create_engine(f"sqlite:///{self.options.path}", poolclass=NullPool).connect()
-        over.connection.info["over"] = over
-        return over.connection
-
-    def columns(self, connection: Any) -> list[TableColumn]:
-        inspect = sa.inspect(connection.info["over"])
-        table = self.options.table
-        return [
-            TableColumn(item["name"], str(item["type"]), required=not item["nullable"])
-            for item in (inspect.get_columns(table) if inspect.has_table(table) else ())
-        ]
-
-
-def test_target_reads_its_columns_by_an_inspector(path: Path) -> None:
-    """The inspector sees a column that its own transaction has added, and rows arrive."""
-    target = ReflectingTarget(options(path))
-    plan = target.plan(PRICES, "key")
-    assert [column.type for column in plan.columns] == ["INTEGER", "REAL"]
-    rows = target.check(pa.record_batch([[1], [0.5]], schema=PRICES), plan)
-    with target.connect("query") as session:
-        create(session, "query")
-        deliver(session, plan, RowSlice(0, rows, 0))
-    assert execute(path, "SELECT Id, price FROM t") == [(1, 0.5)]
-    connection = target.open()
-    connection.cursor().execute("BEGIN")
-    connection.cursor().execute("ALTER TABLE t ADD COLUMN late TEXT")
-    assert "late" in [column.name for column in target.columns(connection)]
-    connection.rollback()
-    assert "late" not in [column.name for column in target.columns(connection)]
-    connection.close()
-    missing = ReflectingTarget(msgspec.structs.replace(options(path), table="no"))
-    with pytest.raises(SchemaMismatch, match="There is no table no"):
-        missing.plan(PRICES, "key")

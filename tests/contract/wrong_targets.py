@@ -301,16 +301,6 @@ class WrongRefusals(SqlAlchemyTarget):
 
 
 @wrong(REFUSALS, "test_refused_rows_are_named", WrongRefusals)
-class ForgettingSession(SqlSession):
-    """Ignores the rows that the server refuses."""
-
-    def finish(self, current: LedgerRow | None, new: LedgerRow) -> Outcome:
-        if self._window:
-            self._window.search.refused.clear()
-        return super().finish(current, new)
-
-
-@wrong(REFUSALS, "test_refused_rows_are_named", WrongRefusals)
 class NeighbourSession(SqlSession):
     """Reports the row after the refused row."""
 
@@ -403,21 +393,13 @@ class SwallowingCells(MemorySession):
 
 @wrong(CELLS, "test_rows_written_again_change_nothing", Cells)
 class OneTimestamp(MemorySession):
-    """Writes all rows of a slice with the timestamp of the first."""
-
-    def write(self, plan: Plan, rows: RowSlice) -> None:
-        for number in range(rows.batch.num_rows):
-            super().write(plan, rows._replace(batch=rows.batch.slice(number, 1)))
-
-
-@wrong(CELLS, "test_rows_written_again_change_nothing", Cells)
-class OneTimestampForKeys(OneTimestamp):
-    """Writes only the last row of each key in a slice, all with one timestamp."""
+    """Writes only the last row of each key in a slice, all with the timestamp of the slice's first row."""
 
     def write(self, plan: Plan, rows: RowSlice) -> None:
         last = {(row["k"], row["n"]): row for row in rows.batch.to_pylist()}
         batch = pa.RecordBatch.from_pylist([*last.values()], rows.batch.schema)
-        super().write(plan, rows._replace(batch=batch))
+        for number in range(batch.num_rows):
+            super().write(plan, rows._replace(batch=batch.slice(number, 1)))
 
 
 @wrong(CELLS, "test_racing_flushers_write_a_window_once", Cells)
@@ -437,17 +419,6 @@ class ComparingFirstCells(MemorySession):
         with self._target.lock:
             self._target.ledger[self._query_id] = new
         return Outcome.APPLIED
-
-
-@wrong(CELLS, "test_update_with_another_expected_cell_is_not_applied", Cells)
-class PartialCells(MemorySession):
-    """Compares only the epoch of the ledger row."""
-
-    def finish(self, current: LedgerRow | None, new: LedgerRow) -> Outcome:
-        present = self.read()
-        if present and current and present.epoch == current.epoch:
-            current = present
-        return super().finish(current, new)
 
 
 @wrong(CELLS, "test_update_with_another_expected_cell_is_not_applied", Cells)

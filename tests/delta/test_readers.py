@@ -11,7 +11,6 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-import duckdb
 import polars as pl
 import pyarrow as pa
 import pyarrow.dataset as ds
@@ -122,18 +121,7 @@ def count_polars(path: str, column: str, value: Any) -> int:
     return int(frame.filter(wanted).collect().height)
 
 
-def count_duckdb(path: str, column: str, value: Any) -> int:
-    """Count by DuckDB over delta-rs' dataset. DuckDB's own reader is an extension to download."""
-    with duckdb.connect() as connection:
-        connection.execute("SET TimeZone = 'UTC'")
-        connection.register("t", DeltaTable(path).to_pyarrow_dataset())
-        wanted, given_ = ("IS NULL", []) if value is None else ("= ?", [value])
-        query = f'SELECT count(*) FROM t WHERE "{column}" {wanted}'
-        (result,) = connection.execute(query, given_).fetchall()
-    return int(result[0])
-
-
-READERS: list[Count] = [count_dataset, count_datafusion, count_polars, count_duckdb]
+READERS: list[Count] = [count_dataset, count_datafusion, count_polars]
 
 
 @pytest.mark.parametrize("count", READERS)
@@ -215,7 +203,7 @@ def test_file_with_a_nan_has_no_bounds(tmp_path: Path) -> None:
 def test_column_added_later_is_null_in_older_rows(query: Query) -> None:
     query.add(batch([("a", 1)]))
     DeltaTable(query.path).alter.add_columns([Field("b", PrimitiveType("boolean"))])
-    assert [count(query.path, "b", None) for count in READERS] == [1, 1, 1, 1]
+    assert [count(query.path, "b", None) for count in READERS] == [1, 1, 1]
     assert "b" not in SCHEMA.names
 
 

@@ -8,7 +8,6 @@ from collections.abc import Callable
 
 import msgspec
 import pytest
-from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
 from tests.kafka.conftest import TopicWorld, kafka_target, new_topic
@@ -16,10 +15,9 @@ from tests.protocol import raw
 from wal_sink.demo.kafka import Broker
 from wal_sink.errors import TargetUnavailable
 from wal_sink.model.ledger import LedgerRow, Outcome
-from wal_sink.targets.base import RowSlice
 from wal_sink.targets.kafka.session import KafkaSession, transactional
 from wal_sink.targets.kafka.topics import admin_of, limits
-from wal_sink.testing.contracts.ledger import create, finish, first_row, following, row_of
+from wal_sink.testing.contracts.ledger import create, row_of
 from wal_sink.testing.faults import Crash
 from wal_sink.testing.micro_batches import flush_with_retries, until_idle
 
@@ -109,46 +107,6 @@ def test_ledger_topic_has_small_compacted_segments(kafka: Broker) -> None:
     assert int(settings["segment.bytes"].value) <= 1 << 20
 
 
-@pytest.mark.test_all
-def test_ledger_topic_is_compacted_after_many_windows() -> None:
-    """Kafka compacts it, so a session reads a bounded number of records after any number of windows."""
-    with Broker({"log.cleaner.backoff.ms": 100}) as broker:
-        broker.create_topic("t")
-        made = kafka_target(broker.address, "t")
-        with made.connect("query") as session:
-            row = first_row("query")._replace(log_id="x" * 30_000)  # a segment has a megabyte
-            assert finish(session, None, row) is Outcome.APPLIED
-            for _ in range(100):
-                row, current = following(row), row
-                assert finish(session, current, row) is Outcome.APPLIED
-        topic = made.options.ledger_of("query")
-        until_s = time.monotonic() + 60
-        while len(broker.records(topic)) > 50:
-            assert time.monotonic() < until_s, "nothing was compacted"
-        with made.connect("query") as session:
-            assert session.read() == row
-
-
-def test_second_flusher_fences_the_first(
-    make_world: Callable[[], TopicWorld], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The first has written its rows, and its finish has no effect. The rows of the second count."""
-    world = make_world()
-    world.run().batch(ROWS)
-    second: list[int] = []
-
-    def flush_second(*_: object) -> None:
-        if not second:
-            second.append(1)
-            flush_with_retries(world.flusher())
-
-    before_finish(monkeypatch, flush_second)
-    first = world.flusher()
-    flush_with_retries(first)
-    assert second
-    raw.complete(world, 1, "")
-
-
 def test_error_of_a_transaction_time_out_names_the_option(
     make_world: Callable[[], TopicWorld], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -166,62 +124,6 @@ def test_error_of_a_transaction_time_out_names_the_option(
     world.end_sessions()
     flush_with_retries(world.flusher())
     raw.complete(world, 1, "")
-
-
-def test_ledger_topic_created_again_is_read_again(
-    make_world: Callable[[], TopicWorld], kafka: Broker
-) -> None:
-    """A session that has read the old topic must not continue with its record."""
-    world = make_world()
-    world.run().batch(ROWS)
-    flush_with_retries(world.flusher())
-    with world.target.connect(world.query_id) as session:
-        assert row_of(session).epoch == 0
-        topic = world.target.options.ledger_of(world.query_id)
-        admin = AdminClient({"bootstrap.servers": kafka.address})
-        (future,) = admin.delete_topics([topic], operation_timeout=30).values()
-        future.result()
-        while topic in admin.list_topics(timeout=30).topics:
-            time.sleep(0.05)
-        kafka.create_topic(topic, settings={"cleanup.policy": "compact"})
-        for _ in range(100):
-            try:
-                assert session.read() is None
-                break
-            except KafkaException:  # brokers learn of the topic a moment late
-                time.sleep(0.1)
-        else:
-            raise AssertionError("the topic does not answer")
-
-
-def test_broker_killed_in_mid_transaction_loses_nothing() -> None:
-    """The flush reports an outage, and continues after the restart."""
-    with Broker() as broker:
-        world = TopicWorld(broker)
-        world.run().batch(ROWS)
-        flush_with_retries(world.flusher())
-        world.run().batch(ROWS)
-        killed: list[int] = []
-        real = KafkaSession.write
-
-        def write(self: KafkaSession, plan: object, rows: RowSlice) -> None:
-            real(self, plan, rows)  # type: ignore[arg-type]
-            if not killed:
-                killed.append(1)
-                self._producer.flush(5)
-                broker.kill()
-
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(KafkaSession, "write", write)
-            patch.setattr("wal_sink.targets.kafka.session.TIMEOUT_S", 3.0)
-            flusher = world.flusher()
-            with pytest.raises(TargetUnavailable):
-                until_idle(flusher)
-            flusher.close()
-        broker.start()
-        flush_with_retries(world.flusher())
-        raw.complete(world, 2, "")
-        world.end_sessions()
 
 
 def test_producer_whose_id_expired_while_idle_is_replaced(

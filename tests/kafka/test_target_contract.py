@@ -49,11 +49,6 @@ class TestKafka(TransactionalContract, RestartContract):
         self.kafka.kill()
         self.kafka.start()
 
-    @pytest.mark.test_all
-    def test_restart_of_the_server_keeps_whole_windows(self, target: Target, plan: Plan) -> None:
-        """`test_broker_killed_in_mid_transaction_loses_nothing` is similar, and this test is slow."""
-        super().test_restart_of_the_server_keeps_whole_windows(target, plan)
-
     def unwritable(self, target: Target, plan: Plan) -> tuple[Plan, RowSlice]:
         large = pa.record_batch([["a"], [bytes(2_000_000)]], names=["key", "value"])
         return plan, RowSlice(0, large, BASE_US)

@@ -105,41 +105,16 @@ def test_error_names_all_changes_of_a_table() -> None:
         refuse_changed(plan, [], ["it moved"])
 
 
-@pytest.mark.parametrize(
-    ("names", "lines"),
-    [
-        (
-            ("id", "cost"),
-            [
-                "id: a record of Kafka has no such column. Put it into value, as below.",
-                "cost: a record of Kafka has no such column. Put it into value, as below.",
-                (
-                    "value: it is not in the DataFrame. Put all columns into it,"
-                    " .select(F.to_json(F.struct('*')).alias('value'))."
-                ),
-            ],
-        ),
-        (
-            ("value", "cost", "key"),
-            [
-                "cost: a record of Kafka has no such column. Rename or drop it.",
-                (
-                    "value: a record of Kafka's type is string or binary, the DataFrame's bigint. Cast it,"
-                    ' .withColumn("value", F.col("value").cast("string")).'
-                ),
-                (
-                    "key: a record of Kafka's type is string or binary, the DataFrame's bigint. Cast it,"
-                    ' .withColumn("key", F.col("key").cast("string")).'
-                ),
-            ],
-        ),
-    ],
-)
-def test_kafka_error_shows_the_value_expression_once(
-    names: tuple[str, ...], lines: list[str]
-) -> None:
+def test_kafka_error_shows_the_value_expression_once() -> None:
     """Kafka has no table. One expression puts all columns into the value."""
     with pytest.raises(SchemaMismatch) as caught:
-        agreed_columns(pa.schema([(name, pa.int64()) for name in names]), {})
-    assert caught.value.what.splitlines()[1:] == [f"  - {line}" for line in lines]
+        agreed_columns(pa.schema([("id", pa.int64()), ("cost", pa.int64())]), {})
+    assert caught.value.what.splitlines()[1:] == [
+        "  - id: a record of Kafka has no such column. Put it into value, as below.",
+        "  - cost: a record of Kafka has no such column. Put it into value, as below.",
+        (
+            "  - value: it is not in the DataFrame. Put all columns into it,"
+            " .select(F.to_json(F.struct('*')).alias('value'))."
+        ),
+    ]
     assert "table" not in str(caught.value)

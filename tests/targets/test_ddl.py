@@ -2,15 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
-
 from wal_sink.targets.ddl import quote, spark_name, spark_table
-
-
-@pytest.mark.parametrize("name", ["id", "Order", "select", "größe 😀"])
-def test_every_name_is_quoted(name: str) -> None:
-    assert quote(name) == f'"{name}"'
-    assert spark_name(name) == f"`{name}`"
 
 
 def test_quoted_name_doubles_its_quotes() -> None:
