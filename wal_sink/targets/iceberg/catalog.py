@@ -1,4 +1,4 @@
-"""The catalog that options name: how it is opened, its tables and their files, and what its errors mean."""
+"""Opens the catalog that options name, loads tables, accesses their files, and classifies errors."""
 
 from __future__ import annotations
 

@@ -274,19 +274,16 @@ def new_table(name: str, schema: pa.Schema, layout: Layout) -> NewTable:
     """
     refuse_unknown_columns(Layout(key=layout.key), schema)
     columns = iceberg_schema(schema, layout.key)
-    fields = [
-        partition_field(text, columns, schema, _FIRST_PARTITION + i)
-        for i, text in enumerate(layout.partition)
+    partitions = [
+        _partition(text, columns, schema, field_id)
+        for field_id, text in enumerate(layout.partition, _FIRST_PARTITION)
     ]
-    partition = [
-        f"{by}({width}{width and ', '}{spark_name(column)})" if by else spark_name(column)
-        for by, width, column in map(_parsed, layout.partition)
-    ]
-    statement = spark_statement(name, schema, layout.key, partition, "iceberg")
+    elements = [element for _, element in partitions]
+    statement = spark_statement(name, schema, layout.key, elements, "iceberg")
     if layout.key:
         keys = ", ".join(map(spark_name, layout.key))
         statement += f";\nALTER TABLE {name} SET IDENTIFIER FIELDS {keys}"
-    return NewTable(columns, PartitionSpec(*fields), statement)
+    return NewTable(columns, PartitionSpec(*(field for field, _ in partitions)), statement)
 
 
 def create(catalog: Catalog, identifier: tuple[str, ...], new: NewTable) -> None:
@@ -308,42 +305,37 @@ _BY = re.compile(r"(\w+)\s*\(\s*(?:(\d+)\s*,)?\s*([^(),]+?)\s*\)|([^(),]+)")
 _PLURALS = {"years": "year", "months": "month", "days": "day", "hours": "hour"}
 
 
-def partition_field(text: str, columns: Schema, schema: pa.Schema, field_id: int) -> PartitionField:
-    """Return the partition field for an element of `partitionColumns`.
+def _partition(
+    text: str, columns: Schema, schema: pa.Schema, field_id: int
+) -> tuple[PartitionField, str]:
+    """Return the partition field for an element of `partitionColumns`, and the element in Spark's SQL.
 
     :param text: the element, such as "id", "day(at)" or "bucket(16, id)".
     :param columns: the columns of the new table.
     :raises OptionError: no Iceberg table can be partitioned by the element.
     :raises SchemaMismatch: the DataFrame has no such column.
     """
-    by, width, column = _parsed(text)
-    refuse_unknown_columns(Layout(partition=(column,)), schema)
-    word = _PLURALS.get(by, by or "identity")
-    source = columns.find_field(column)
     try:
+        if (match := _BY.fullmatch(text.strip())) is None:
+            raise ValueError(text)
+        by, width, inner, alone = match.groups("")
+        column = inner or alone
+        refuse_unknown_columns(Layout(partition=(column,)), schema)
+        word = _PLURALS.get(by, by or "identity")
+        source = columns.find_field(column)
         transform: Transform[Any, Any] = parse_transform(f"{word}[{width}]" if width else word)
+        if isinstance(transform, UnknownTransform) or not transform.can_transform(
+            source.field_type
+        ):
+            raise ValueError(text)
     except (ValueError, ValidationError) as error:
-        raise _no_partition(text) from error
-    if isinstance(transform, UnknownTransform) or not transform.can_transform(source.field_type):
-        raise _no_partition(text)
-    name = column if word == "identity" else f"{column}_{word}"
-    return PartitionField(
+        raise OptionError(
+            f"Option partitionColumns has {text}, by which no Iceberg table is partitioned.",
+            "Write column, bucket(16, column), truncate(4, column), or year, month, day or hour of a time:"
+            " day(column).",
+        ) from error
+    name, quoted = column if word == "identity" else f"{column}_{word}", spark_name(column)
+    field = PartitionField(
         source_id=source.field_id, field_id=field_id, transform=transform, name=name
     )
-
-
-def _parsed(text: str) -> tuple[str, str, str]:
-    """Split an element of `partitionColumns`, such as "bucket(16, id)" into "bucket", "16" and "id"."""
-    match = _BY.fullmatch(text.strip())
-    if match is None:
-        raise _no_partition(text)
-    by, width, source, column = match.groups("")
-    return by, width, source or column
-
-
-def _no_partition(text: str) -> OptionError:
-    return OptionError(
-        f"Option partitionColumns has {text}, by which no Iceberg table is partitioned.",
-        "Write column, bucket(16, column), truncate(4, column), or year, month, day or hour of a time:"
-        " day(column).",
-    )
+    return field, f"{by}({width}{width and ', '}{quoted})" if by else quoted
