@@ -346,6 +346,7 @@ class Flusher:
         back = protocol.went_back(state, self._name, row, chain, self._actor())
         mark = state.target(self._name)
         if advance(self._store, state, back) and mark is not None:
+            self.mark = row.epoch
             logger.warning(
                 "target %s went back to epoch %d: a backup was restored, or a lagging replica was promoted."
                 " The log sends epochs %d to %d again",
