@@ -26,8 +26,8 @@ from wal_sink.progress.status import Status, read_status
 from wal_sink.progress.wait import Flushed, wait_until_flushed
 from wal_sink.publish.preflight import Checked, preflight
 from wal_sink.spark.connect_queries import ConnectQueries, unknown_place
-from wal_sink.spark.data_source import ConnectDataSource, WalSinkDataSource, add_format
-from wal_sink.spark.internals import connect_client, python_worker, spark_session
+from wal_sink.spark.data_source import FORMAT, ConnectDataSource, WalSinkDataSource, add_format
+from wal_sink.spark.internals import connect_client, python_worker, spark_session, streaming_query
 from wal_sink.spark.messages import log_flushing
 from wal_sink.spark.queries import Place, Queries, open_place
 from wal_sink.spark.query_errors import failure_in
@@ -98,6 +98,7 @@ def register(
         if key not in _registered:
             if not remote:
                 _refuse_worker_python(spark)
+                streaming_query.refuse_layouts(FORMAT)
             if with_format:
                 add_format(spark, ConnectDataSource if remote else WalSinkDataSource)
             exposition = None

@@ -234,8 +234,9 @@ def _check(start: StreamStart) -> None:
     if options.get("asyncprogresstrackingenabled", "").lower() == "true":
         runs_as = ASYNCHRONOUS
     refuse_mode(name, runs_as, _TRIGGERS.get(start.trigger, start.trigger))
-    layouts = {"partitionBy": start.partition_by, "clusterBy": start.cluster_by}
-    refuse_layout(name, {method: ", ".join(names) for method, names in layouts.items() if names})
+    refuse_layout(
+        {"partitionBy": ", ".join(start.partition_by), "clusterBy": ", ".join(start.cluster_by)}
+    )
     if start.table:
         raise OptionError(
             f"The call toTable({start.table!r}) makes a table in Spark's catalog, and no row goes there.",

@@ -74,22 +74,22 @@ def refuse_mode(query_id: str, execution: str, trigger: str) -> None:
         raise OptionError(f"Query {query_id} was started with {what}.", _START)
 
 
-def refuse_layout(query_id: str, asked: Mapping[str, str]) -> None:
+def refuse_layout(layouts: Mapping[str, str]) -> None:
     """Refuse `partitionBy` and `clusterBy`, since Spark does not pass them to a Python sink.
 
-    :param asked: the columns of each method that was called, such as `{"partitionBy": "day"}`.
+    :param layouts: the columns by method, such as `{"partitionBy": "day"}`; empty if it was not called.
     :raises OptionError: one of the methods was called.
     """
-    for method, columns in asked.items():
-        remedy = f"Leave out .{method}(…): an existing table keeps its own layout."
-        if method == "partitionBy":
-            remedy += " A table that createTable makes is partitioned by"
-            remedy += f' .option("partitionColumns", "{columns}").'
-        raise OptionError(
-            f"Query {query_id} was started with {method}({columns}), which Spark does not pass to a Python"
-            " sink.",
-            remedy,
-        )
+    for method, columns in layouts.items():
+        if columns:
+            remedy = f"Leave out .{method}(…): an existing table keeps its own layout."
+            if method == "partitionBy":
+                remedy += " A table that createTable makes is partitioned by"
+                remedy += f' .option("partitionColumns", "{columns}").'
+            raise OptionError(
+                f"The query has {method}({columns}), which Spark does not pass to a Python sink.",
+                remedy,
+            )
 
 
 def append_only(mode: str) -> OptionError:

@@ -1,18 +1,10 @@
-"""Undocumented names of StreamingQuery, and of the DataStreamWriter that starts it.
-
-A started query has no trace of `partitionBy` and `clusterBy` (Spark 4.1 and 4.3). `_layout_asked` reads both
-from the writer while `start()` runs, and finds the writer in the frames of the Python threads. So a layout of
-a query that Scala or Java starts is not detected.
-"""
+"""Undocumented names of StreamingQuery, and of the DataStreamWriter that starts it."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
-import gc
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from types import FrameType
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from py4j.protocol import Py4JError
@@ -59,7 +51,7 @@ def started_query(
 
     :param options_at: returns the options of a `BatchWriter` by its checkpoint, since Spark does not have
         them; None if the checkpoint has no `BatchWriter`.
-    :raises OptionError: the query has a mode or a layout that the sink does not support.
+    :raises OptionError: the query has a mode that the sink does not support.
     """
     execution = query._jsq.streamingQuery()
     root, sink = str(execution.resolvedCheckpointRoot()), execution.sink()
@@ -71,7 +63,6 @@ def started_query(
     trigger = execution.trigger().getClass().getSimpleName()
     # This comes before the plan is read, since the plan of a refused mode may have no options.
     refuse_mode(str(query.id), execution.getClass().getName(), trigger)
-    refuse_layout(str(query.id), _layout_asked(root))
     options = writer_options or _format_options(execution)
     options = {name: text for name, text in options.items() if name.lower() != "checkpointlocation"}
     options["checkpointLocation"] = root
@@ -96,75 +87,50 @@ def _format_options(execution: Any) -> Mapping[str, str]:
     return options
 
 
-_FIELDS = {"partitionBy": "partitioningColumns", "clusterBy": "clusteringColumns"}
-_STARTS = {"start", "toTable"}
+_LAYOUTS = {"partitionBy": "partitioningColumns", "clusterBy": "clusteringColumns"}
+"""Fields of Spark's DataStreamWriter, by the method that sets the field."""
+_checked: set[str] = set()
+"""The methods of DataStreamWriter that `refuse_layouts` has replaced."""
 
 
-def _layout_asked(checkpoint: str) -> Mapping[str, str]:
-    """Return the arguments of `partitionBy` and `clusterBy`.
+def refuse_layouts(format_name: str) -> None:
+    """Let each later start of a query of the sink refuse `partitionBy` and `clusterBy`.
 
-    :param checkpoint: checkpoint of the query that starts. Other threads may start other queries.
-    :return: columns by method; empty for a Spark whose writer has other fields.
+    A started query has no trace of them (Spark 4.1 and 4.3). So this function replaces the methods of
+    DataStreamWriter that start a query, once in a process. A query that Scala or Java starts is not checked.
     """
-    writers = [writer._jwrite for writer in _starting()]
-    # A writer without the option uses the session's setting. Such a writer is of this query only if no
-    # other query starts.
-    expected = {checkpoint, ""} if len(writers) == 1 else {checkpoint}
-    try:
-        writers = [writer for writer in writers if _checkpoint(writer) in expected]
-        asked = {
-            method: _field(writer, name) for writer in writers for method, name in _FIELDS.items()
-        }
-        return {
-            method: str(columns.get().mkString(", "))
-            for method, columns in asked.items()
-            if columns.isDefined()
-        }
-    except Py4JError:
-        return {}
+    for name in {"start", "toTable"} - _checked:
+        setattr(DataStreamWriter, name, _refusing(getattr(DataStreamWriter, name), format_name))
+        _checked.add(name)
 
 
-def _starting() -> Iterator[DataStreamWriter]:
-    """Yield the writers that are starting a query, in any thread."""
-    for innermost in _frames():
-        frame: FrameType | None = innermost
-        while frame is not None:
-            if frame.f_code.co_name in _STARTS:
-                writer = frame.f_locals.get("self")
-                if isinstance(writer, DataStreamWriter):
-                    yield writer
-            frame = frame.f_back
+def _refusing(
+    start: Callable[..., StreamingQuery], format_name: str
+) -> Callable[..., StreamingQuery]:
+    @functools.wraps(start)
+    def checked(writer: DataStreamWriter, *args: Any, **kwargs: Any) -> StreamingQuery:
+        for name in ("format", "partitionBy"):
+            if kwargs.get(name) is not None:
+                getattr(writer, name)(kwargs.pop(name))  # `start` would do the same
+        if str(_field(writer, "source")).lower() == format_name:
+            refuse_layout({name: _columns(writer, field) for name, field in _LAYOUTS.items()})
+        return start(writer, *args, **kwargs)
+
+    return checked
 
 
-def _frames() -> list[FrameType]:
-    """Return the innermost frame of each thread, and keep the garbage collector from running meanwhile.
-
-    CPython 3.11 holds the lock of its list of threads here. A finalizer that the collector runs may wait for
-    a thread that waits for this lock, which is a deadlock (python/cpython#106883).
-    """
-    is_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        return list(sys._current_frames().values())
-    finally:
-        if is_enabled:
-            gc.enable()
+def _columns(writer: DataStreamWriter, name: str) -> str:
+    columns = _field(writer, name)
+    return str(columns.get().mkString(", ")) if columns is not None and columns.isDefined() else ""
 
 
-def _checkpoint(writer: Any) -> str:
-    """Return the checkpoint of a writer, as Spark resolves it; empty if only the session has one."""
-    place = _field(writer, "extraOptions").get("checkpointLocation")
-    if place.isEmpty():
-        return ""
-    path = java().org.apache.hadoop.fs.Path(place.get())
-    conf = _field(writer, "ds").sparkSession().sessionState().newHadoopConf()
-    return str(path.getFileSystem(conf).makeQualified(path).toString())
-
-
-def _field(writer: Any, name: str) -> Any:
-    field = writer.getClass().getDeclaredField(name)
-    field.setAccessible(True)
-    return field.get(writer)
+def _field(writer: DataStreamWriter, name: str) -> Any:
+    """Return a private field of the writer in the JVM; None in a version of Spark that lacks the field."""
+    with contextlib.suppress(Py4JError):
+        field = writer._jwrite.getClass().getDeclaredField(name)
+        field.setAccessible(True)
+        return field.get(writer._jwrite)
+    return None
 
 
 @without_jvm(())
