@@ -142,6 +142,7 @@ def test_close_raises_if_a_followed_query_is_unflushed(
     with pytest.raises(NotDrained, match=f"{shop.checkpoint}: FlushTimeout"):
         sink.close()
     assert f"was not flushed: Only the log names target={KIND}" in caplog.text
+    assert f"follow(…, options={{'target': '{KIND}'}})" in caplog.text
 
 
 def test_two_clients_of_one_checkpoint_write_rows_once(remote: Any, other: Any, shop: Shop) -> None:

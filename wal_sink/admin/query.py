@@ -12,7 +12,7 @@ import contextlib
 import getpass
 import os
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -228,8 +228,8 @@ def check_logged_options(logged: Mapping[str, str], confirmed: Mapping[str, str]
             raise OptionError(
                 f"Only the log names {option}, a class that no package installed here registers. Anyone who"
                 " can write to the log can change this option.",
-                f"If the class is right, add: --option {shlex.quote(option)}. Otherwise correct the option,"
-                " or install the package that registers the class.",
+                f"If the class is right, add: {_as_arguments([option])}. Otherwise correct the option, or"
+                " install the package that registers the class.",
             )
         declared = target_type(target.kind).options_type
         refuse_unconfirmed(declared, of_log, of_operator, os.environ, target.prefix)
@@ -267,10 +267,17 @@ def refuse_unconfirmed(
         and value.lower() != option.default_text.lower()
     ]
     if secrets and unconfirmed:
-        pairs = " ".join(f"--option {shlex.quote(pair)}" for pair in unconfirmed)
         raise OptionError(
             f"{' and '.join(secrets)} would be sent to a place that only the log names"
             f" ({', '.join(unconfirmed)}). Anyone who can write to the log can change these options.",
-            f"If they are right, add: {pairs}. Otherwise add the right ones; NAME= removes an option. For"
-            f" all commands, put such NAME=VALUE pairs into the variable {OPTIONS_VARIABLE}.",
+            f"If they are right, add: {_as_arguments(unconfirmed)}. Otherwise add the right ones; NAME="
+            " removes an option. For all commands, put such NAME=VALUE pairs into the variable"
+            f" {OPTIONS_VARIABLE}.",
         )
+
+
+def _as_arguments(pairs: Sequence[str]) -> str:
+    """Return `NAME=VALUE` pairs as arguments of a command, and as an argument of `Sink.follow`."""
+    words = " ".join(f"--option {shlex.quote(pair)}" for pair in pairs)
+    options = {name: value for name, _, value in (pair.partition("=") for pair in pairs)}
+    return f"{words} (in Python: follow(…, options={options}))"
