@@ -13,10 +13,9 @@ from tests.protocol.engine import World
 from tests.support.waiting import until
 from wal_sink import errors
 from wal_sink.checkpoint.checkpoint import Checkpoint
-from wal_sink.flush.loop import FlushLoop
 from wal_sink.flush.reporter import Reporter
 from wal_sink.progress.wait import wait_until_flushed
-from wal_sink.spark.queries import QueryFlush
+from wal_sink.spark.query_flush import QueryFlush
 
 pytestmark = pytest.mark.usefixtures("patient")
 
@@ -183,7 +182,7 @@ def test_waiter_for_one_target_ignores_another_target(world: World, make_loop: M
     until(lambda: stalls.failures > 0)
     checkpoint, store = Checkpoint(world.checkpoint), world.log_backend
     flush = QueryFlush(world.query_id, "run", checkpoint, store, loops)
-    flush.for_each_loop(FlushLoop.hurry)
+    flush.hurry()
     waited = wait_until_flushed(checkpoint, store, SECONDS, has_tried=flush.has_tried)
     assert waited.seconds < SECONDS / 2
     assert not flush.has_tried("other")

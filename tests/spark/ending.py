@@ -74,7 +74,7 @@ def notebook(config: dict[str, Any]) -> None:
     sink = wal_sink.register(spark)
     reach(config, sink)
     assert isinstance(sink.queries, Queries)
-    spark.streams.removeListener(sink.queries)  # the last events are lost
+    spark.streams.removeListener(sink.queries.listener)  # the last events are lost
     spark.stop()
     spark = local_session()
     sink = wal_sink.register(spark)

@@ -35,7 +35,8 @@ from wal_sink.demo.server import choose_port
 from wal_sink.errors import FlushTimeout, NotDrained, OptionError, TargetRefused, UnsupportedSpark
 from wal_sink.flush.loop import FlushLoop
 from wal_sink.spark.internals import spark_session
-from wal_sink.spark.queries import Queries, QueryFlush
+from wal_sink.spark.queries import Queries
+from wal_sink.spark.query_flush import QueryFlush
 from wal_sink.testing.faults import Faults
 
 pytestmark = [pytest.mark.spark, pytest.mark.cassandra]
@@ -136,13 +137,13 @@ def test_listener_hears_epochs_without_converting_their_progress(
     copied: list[Any] = []
     monkeypatch.setattr(QueryProgressEvent, "fromJObject", copied.append)
     heard: list[str] = []
-    hear = Queries.checkpointed
+    hear = Queries._wake
 
     def also_noted(self: Queries, query_id: str) -> None:
         heard.append(query_id)
         hear(self, query_id)
 
-    monkeypatch.setattr(Queries, "checkpointed", also_noted)
+    monkeypatch.setattr(Queries, "_wake", also_noted)
     shop.add_files(2)
     with wal_sink.register(shop.spark):
         query = shop.run()

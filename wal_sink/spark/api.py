@@ -29,8 +29,10 @@ from wal_sink.spark.connect_queries import ConnectQueries, unknown_place
 from wal_sink.spark.data_source import FORMAT, ConnectDataSource, WalSinkDataSource, add_format
 from wal_sink.spark.internals import connect_client, python_worker, spark_session, streaming_query
 from wal_sink.spark.messages import log_flushing
-from wal_sink.spark.queries import Place, Queries, open_place
+from wal_sink.spark.queries import Queries
 from wal_sink.spark.query_errors import failure_in
+from wal_sink.spark.query_flush import Place
+from wal_sink.spark.query_start import open_place
 from wal_sink.wal.location import find_by_checkpoint, refuse_unused, store_errors
 
 logger = logging.getLogger(__name__)
@@ -232,9 +234,9 @@ class Sink:
 
         Arguments and errors are those of `wal_sink.await_flushed`.
         """
-        place = self.queries.place_of(query)
-        has_tried = self.queries.hurry(str(query.id))
-        return wait_until_flushed(*place, timeout, target=target, has_tried=has_tried)
+        flush = self.queries.flush_of(query)
+        flush.hurry()
+        return wait_until_flushed(*flush.place(), timeout, target=target, has_tried=flush.has_tried)
 
     def follow(
         self,
@@ -265,7 +267,7 @@ class Sink:
 
     def status(self, query: StreamingQuery, *, target: str = "") -> Status:
         """Read how far the flush of `query` is; see `wal_sink.status`."""
-        return read_status(*self.queries.place_of(query), target)
+        return read_status(*self.queries.flush_of(query).place(), target)
 
     def failure(self, query: StreamingQuery) -> WalSinkError | None:
         """Return the error of this sink that ended `query`; None if no error of this sink ended it.
@@ -333,8 +335,7 @@ class Sink:
         interrupted = isinstance(exc, _INTERRUPTS)
         # This code does not call Spark, since an interrupted call leaves its connection busy.
         if interrupted and not self.queries.closed:
-            places = (flush.place for flush in self.queries.hurry_all())
-            log_flushing(places, self.drain_timeout)
+            log_flushing([flush.place for flush in self.queries.flushes()], self.drain_timeout)
         try:
             self.close()
         except (NotDrained, OptionError, LogUnavailable, WrongOwner) as error:
@@ -356,8 +357,10 @@ class Sink:
     def _drain(self) -> list[str]:
         """Wait for the flush of every query; return an error line for each query that failed."""
         deadline_s = time.monotonic() + self.drain_timeout
-        failures = []
-        for flush in self.queries.hurry_all():
+        failures, flushes = [], self.queries.flushes()
+        for flush in flushes:
+            flush.hurry()
+        for flush in flushes:
             remaining_s = max(0.0, deadline_s - time.monotonic())
             try:
                 wait_until_flushed(*flush.place(), remaining_s, has_tried=flush.has_tried)
@@ -450,7 +453,7 @@ def _find(
         refuse_unused(location, options, "storage_options")
         return location.open_checkpoint(), location.open_log(query_id)
     if (sink := _sink_of(query_or_checkpoint)) is not None:
-        return sink.queries.place_of(query_or_checkpoint)
+        return sink.queries.flush_of(query_or_checkpoint).place()
     if connect_client.is_query(query_or_checkpoint):
         raise unknown_place(str(query_or_checkpoint.id))
     return open_place(query_or_checkpoint)

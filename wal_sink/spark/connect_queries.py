@@ -30,8 +30,8 @@ from wal_sink.spark.data_source import FORMAT
 from wal_sink.spark.internals import connect_client
 from wal_sink.spark.internals.connect_client import StreamStart
 from wal_sink.spark.messages import log_pending
-from wal_sink.spark.queries import Place
 from wal_sink.spark.query_errors import ASYNCHRONOUS, append_only, refuse_layout, refuse_mode
+from wal_sink.spark.query_flush import Place, QueryFlush
 from wal_sink.targets.registry import is_installed, target_type
 from wal_sink.wal.location import locate, store_errors
 
@@ -60,6 +60,9 @@ class Followed(NamedTuple):
     def place(self) -> Place:
         """Open the query's checkpoint and log."""
         return _opened(self.options)
+
+    def hurry(self) -> None:
+        """Do nothing, since a `Follower` cannot be hurried."""
 
     def has_tried(self, _target: str) -> bool:
         """Return True, since a `Follower` does not report when it tries."""
@@ -134,8 +137,8 @@ class ConnectQueries:
         """Leave the next queries to a new handle. The followed queries are flushed until the process ends."""
         self._unwatch()
 
-    def place_of(self, query: StreamingQuery) -> Place:
-        """Open checkpoint and log of a query that this client started.
+    def flush_of(self, query: StreamingQuery) -> QueryFlush:
+        """Return checkpoint and log of a query that this client started, without threads that flush.
 
         :raises OptionError: this client did not start the query with this sink, or the checkpoint now belongs
             to another query.
@@ -151,14 +154,10 @@ class ConnectQueries:
                 f"{checkpoint.url} is the checkpoint of query {checkpoint.query_id()}, not of {query_id}.",
                 "Pass the newest query, or the location of its checkpoint.",
             )
-        return checkpoint, store
+        return QueryFlush(query_id, str(query.runId), checkpoint, store)
 
-    def hurry(self, _query_id: str) -> Callable[[str], bool]:
-        """Return a function that always returns True, since a `Follower` does not report when it tries."""
-        return lambda _target: True
-
-    def hurry_all(self) -> Sequence[Followed]:
-        """Return the followed queries. A `Follower` cannot be hurried."""
+    def flushes(self) -> Sequence[Followed]:
+        """Return the followed queries, which `close` waits for."""
         with self._lock:
             return list(self._followed.values())
 

@@ -1,0 +1,95 @@
+"""The flush of one query by this process: checkpoint and log of the query, and a thread for each target."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from wal_sink.admin.flush import Watch, metrics_of
+from wal_sink.admin.query import Query
+from wal_sink.checkpoint.checkpoint import Checkpoint
+from wal_sink.configuration import Configuration
+from wal_sink.flush.flusher import Flusher
+from wal_sink.flush.loop import FlushLoop
+from wal_sink.flush.reporter import Reporter
+from wal_sink.spark.flush_job import WriteByJob
+from wal_sink.spark.internals import streaming_query
+from wal_sink.wal.store import LogStore
+
+Place = tuple[Checkpoint, LogStore]
+
+
+@dataclass
+class QueryFlush:
+    """A query, and its flush threads."""
+
+    query_id: str
+    run_id: str
+    """The run with which this flush began. Events of an earlier run are ignored."""
+    checkpoint: Checkpoint
+    store: LogStore
+    loops: Sequence[FlushLoop] = ()
+    """The thread of each target; empty if another process flushes."""
+    run_has_ended: bool = False
+
+    @property
+    def name(self) -> str:
+        """The query in error texts."""
+        return f"query {self.query_id}"
+
+    def place(self) -> Place:
+        """Return the query's checkpoint and log."""
+        return self.checkpoint, self.store
+
+    def for_each_loop(self, act: Callable[[FlushLoop], object]) -> None:
+        """Call a method of the loop of every target, such as `FlushLoop.wake`."""
+        for loop in self.loops:
+            act(loop)
+
+    def hurry(self) -> None:
+        """Let every target's thread try at once, without the pause after an error."""
+        self.for_each_loop(FlushLoop.hurry)
+
+    def has_tried(self, target: str) -> bool:
+        """Return True if the thread of a target has tried since `hurry`, or the target has no thread."""
+        return all(loop.has_tried() for loop in self.loops if loop.target_name == target)
+
+    @property
+    def is_alive(self) -> bool:
+        """True if a thread is running."""
+        return any(loop.is_alive() for loop in self.loops)
+
+    def is_done(self) -> bool:
+        """Return True if the run has ended, and the threads have flushed everything and ended."""
+        is_flushed = bool(self.loops) and all(loop.error is None for loop in self.loops)
+        return self.run_has_ended and is_flushed and not self.is_alive
+
+
+def flush_loops(
+    spark: SparkSession,
+    query: StreamingQuery,
+    logged: Query,
+    configuration: Configuration,
+    watch: Watch | None,
+) -> list[FlushLoop]:
+    """Return a thread for each target of a query. No thread runs yet.
+
+    :param logged: checkpoint and log of the query.
+    :param watch: makes the metrics; None: no metrics.
+    """
+    run_id = str(query.runId)
+
+    def stopping() -> str:
+        return run_id if streaming_query.is_active(query) is False else ""
+
+    sink, loops = configuration.sink, []
+    for destination in configuration.destinations:
+        pipeline = logged.pipeline(configuration, destination)
+        metrics = metrics_of(pipeline, watch)
+        reporter = Reporter(logged.store, destination.name, metrics=metrics, stopping=stopping)
+        by_job = WriteByJob(spark, sink.distributed_above_bytes, sink.max_rows_per_second)
+        loops.append(FlushLoop(Flusher(pipeline, reporter, write_rows=by_job)))
+    return loops
