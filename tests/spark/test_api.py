@@ -25,7 +25,7 @@ from pyspark.sql.types import StructType
 import wal_sink
 from state_backends import open_backend
 from tests.protocol.engine import World
-from tests.spark.conftest import Shop, write_source
+from tests.spark.conftest import Shop, write_file, write_source
 from tests.spark.ending import BARRIER, CLOSED_TARGET
 from tests.spark.remains import remains
 from tests.spark.tables import numbers, stream
@@ -231,6 +231,32 @@ def test_block_raises_the_error_of_an_idle_flush(
     with pytest.raises(NotDrained, match=r"TargetRefused: The ledger's table"):
         sink.close()
     assert "no such table" in str(wal_sink.status(checkpoint).last_error)
+
+
+@pytest.mark.timeout(400)
+def test_query_with_other_targets_fails_at_once(
+    spark: SparkSession, checkpoint: str, tmp_path: Path
+) -> None:
+    """The epoch of the former target is pending, and this process has no options to flush it."""
+    rows, database = stream(spark, write_source(tmp_path / "source", 1)), tmp_path / "rows.db"
+
+    def run(name: str) -> None:
+        options = {"target": "sql", "sql.url": f"sqlite:///{database}", "createTable": "true"}
+        own = {f"{name}.{option}": text for option, text in {**options, "table": name}.items()}
+        job = rows.writeStream.format("wal_sink").trigger(availableNow=True)
+        job = job.options(checkpointLocation=checkpoint, targets=name, **own)
+        job.start().awaitTermination()
+
+    with wal_sink.register(spark, flush=False):
+        run("former")
+    write_file(tmp_path / "source", 1)
+    with (
+        pytest.raises(
+            OptionError, match=r"names other targets than the log(.|\n)*flush CHECKPOINT"
+        ),
+        wal_sink.register(spark, drain_timeout=1_000),
+    ):
+        run("new")
 
 
 def test_check_refuses_another_checkpoint_file_manager(

@@ -361,8 +361,9 @@ class Sink:
         for flush in flushes:
             flush.hurry()
         for flush in flushes:
-            remaining_s = max(0.0, deadline_s - time.monotonic())
             try:
+                waits_in_vain = flush.lacks_a_target()
+                remaining_s = 0.0 if waits_in_vain else max(0.0, deadline_s - time.monotonic())
                 wait_until_flushed(*flush.place(), remaining_s, has_tried=flush.has_tried)
             except Exception as error:  # noqa: BLE001 - the other queries are waited for all the same
                 failures.append(f"- {flush.name}: {type(error).__name__}: {error}")

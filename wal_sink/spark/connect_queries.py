@@ -68,6 +68,10 @@ class Followed(NamedTuple):
         """Return True, since a `Follower` does not report when it tries."""
         return True
 
+    def lacks_a_target(self) -> bool:
+        """Return False, since a `Follower` flushes to every target of the log."""
+        return False
+
 
 class ConnectQueries:
     """The queries of a Connect client.

@@ -1,4 +1,4 @@
-"""The flush of one query by this process: checkpoint and log of the query, and a thread for each target."""
+"""The flush of one query in this process: a thread for each target of the query."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from wal_sink.flush.loop import FlushLoop
 from wal_sink.flush.reporter import Reporter
 from wal_sink.spark.flush_job import WriteByJob
 from wal_sink.spark.internals import streaming_query
-from wal_sink.wal.store import LogStore
+from wal_sink.wal.store import LogStore, newest
 
 Place = tuple[Checkpoint, LogStore]
 
 
 @dataclass
 class QueryFlush:
-    """A query, and its flush threads."""
+    """Checkpoint and log of a query, and the threads that flush the query."""
 
     query_id: str
     run_id: str
@@ -56,6 +56,16 @@ class QueryFlush:
     def has_tried(self, target: str) -> bool:
         """Return True if the thread of a target has tried since `hurry`, or the target has no thread."""
         return all(loop.has_tried() for loop in self.loops if loop.target_name == target)
+
+    def lacks_a_target(self) -> bool:
+        """Return True if the log has a target that this process does not flush to.
+
+        That is so if the query was started with other targets than before. What is pending for such a
+        target stays pending.
+        """
+        state = newest(self.store)
+        names = {loop.target_name for loop in self.loops}
+        return state is not None and any(target.name not in names for target in state.live)
 
     @property
     def is_alive(self) -> bool:
