@@ -92,10 +92,8 @@ def register(
     if not remote:
         spark_session.check_session(spark)
     with _lock:
-        finished = [key for key, (sink, _) in _registered.items() if sink.queries.is_finished()]
-        finished_sinks = [_registered.pop(key)[0] for key in finished]
-        for former in finished_sinks:
-            former.queries.stop_listening()
+        for key in [key for key, (sink, _) in _registered.items() if sink.queries.is_finished()]:
+            _registered.pop(key)[0].retire()
         key = (connect_client if remote else spark_session).session_id(spark)
         if key not in _registered:
             if not remote:
@@ -103,14 +101,7 @@ def register(
                 streaming_query.refuse_layouts(FORMAT)
             if with_format:
                 add_format(spark, ConnectDataSource if remote else WalSinkDataSource)
-            exposition = None
-            if metrics_port is not None:
-                # A finished handle may still be flushing, and its metrics stay on the port.
-                ports = (
-                    former.hand_over_port(metrics_port, metrics_host) for former in finished_sinks
-                )
-                exposition = next(filter(None, ports), None)
-                exposition = exposition or Exposition(metrics_port, metrics_host)
+            exposition = None if metrics_port is None else Exposition(metrics_port, metrics_host)
             try:
                 sink = Sink(spark, drain_timeout, exposition, flushes_here=flush)
             except BaseException:
@@ -313,15 +304,11 @@ class Sink:
         if refused:
             raise type(refused[0])("\n".join(error.what for error in refused), refused[0].remedy)
 
-    def hand_over_port(self, port: int, host: str) -> Exposition | None:
-        """Give the metrics port to the handle of a new session, which then closes it.
-
-        :return: None if this handle is closed, or has another port or address.
-        """
-        if self.queries.closed or (port, host) != (self.metrics_port, self.metrics_host):
-            return None
-        exposition, self._exposition = self._exposition, None
-        return exposition
+    def retire(self) -> None:
+        """Leave queries and metrics port to a new handle. The flushes of this handle finish, then end."""
+        self.queries.stop_listening()
+        if self._exposition is not None:
+            self._exposition.close()
 
     def __enter__(self) -> Self:
         return self
