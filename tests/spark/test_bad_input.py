@@ -74,21 +74,3 @@ def test_batch_write_is_refused(shop: Shop) -> None:
     writer = writer.options(checkpointLocation=shop.checkpoint, **options(shop.table))
     with pytest.raises(PySparkException, match="writeStream"):
         writer.save()
-
-
-def test_reading_the_format_is_refused(spark: SparkSession) -> None:
-    """The error is not about missing options."""
-    for read in (spark.read.format("wal_sink"), spark.readStream.format("wal_sink")):
-        for of_schema in (read, read.schema("id int")):
-            with pytest.raises(PySparkException, match="only writes") as caught:
-                run_read(of_schema.load())
-            assert "by the format of its own database" in str(caught.value)
-
-
-def run_read(rows: DataFrame) -> None:
-    """Read to the end."""
-    if not rows.isStreaming:
-        rows.collect()
-        return
-    writer = rows.writeStream.format("noop").trigger(availableNow=True)
-    writer.start().awaitTermination()

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 import shutil
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Mapping
@@ -77,9 +75,9 @@ def register(
     :param with_format: False leaves the format out, for an application that uses only `batch_writer`. Spark
         then starts one Python worker less, the worker that looks for formats.
     :raises UnsupportedSpark: the session lacks something that the sink relies on.
-    :raises OptionError: the Python of Spark's workers is missing on this host, or, in local mode, lacks
-        wal_sink; the session is registered already with other arguments; the port is taken, or is given with
-        `flush=False`; or `metrics_host` is given without a port.
+    :raises OptionError: the Python of Spark's workers is missing on this host; the session is registered
+        already with other arguments; the port is taken, or is given with `flush=False`; or `metrics_host` is
+        given without a port.
     """
     _refuse_arguments(drain_timeout, metrics_port, metrics_host, flush=flush)
     arguments = {
@@ -97,7 +95,7 @@ def register(
         key = (connect_client if remote else spark_session).session_id(spark)
         if key not in _registered:
             if not remote:
-                _refuse_worker_python(spark)
+                _refuse_missing_python(spark)
                 streaming_query.refuse_layouts(FORMAT)
             if with_format:
                 add_format(spark, ConnectDataSource if remote else WalSinkDataSource)
@@ -386,31 +384,16 @@ def _refuse_arguments(
         )
 
 
-def _refuse_worker_python(spark: SparkSession) -> None:
-    """Refuse a Python for Spark's workers that is not on this host, or, in local mode, lacks wal_sink."""
+def _refuse_missing_python(spark: SparkSession) -> None:
+    """Refuse a session if this host lacks the Python that Spark starts for its workers."""
     python, folder = spark_session.worker_python(spark), spark_session.folder()
-    worker = shutil.which(str(Path(folder, python)) if "/" in python else python)
-    if worker is None:
+    if shutil.which(str(Path(folder, python)) if "/" in python else python) is None:
         raise OptionError(
             f"Spark starts its Python workers with {python!r}, some of them on the driver's host. This host"
             f" has no such program (the current folder is {folder}).",
             "Set PYSPARK_PYTHON, or spark.pyspark.python, to a Python with wal_sink that is at the same path"
             " on every host, also on the driver's. Spark unpacks --archives on executors only: start the"
             " application in a folder in which the same relative path exists.",
-        )
-    context, path, own_path = spark.sparkContext, Path(worker), Path(sys.executable)
-    is_local = (context.master or "").startswith("local")
-    if not is_local or context.getConf().get("spark.submit.pyFiles"):
-        return
-    if path.parent == own_path.parent and path.samefile(own_path):  # under another name
-        return
-    # wal_sink may be on the path of another Python, too.
-    importing = [worker, "-c", "import wal_sink"]
-    if subprocess.run(importing, capture_output=True, check=False).returncode:  # noqa: S603 -- Spark runs it
-        raise OptionError(
-            f"Spark starts its Python workers with {worker}, which cannot import this wal_sink. This process"
-            f" runs {sys.executable}.",
-            'Before the session is made, add:\nos.environ["PYSPARK_PYTHON"] = sys.executable',
         )
 
 

@@ -48,7 +48,7 @@ class WalSinkDataSource(DataSource):
         super().__init__(options)
         python_worker.drop_empty_accumulators()
         self._refused: OptionError | None = None
-        """The error of the options. `streamWriter` raises it, and a reader is refused with any options."""
+        """The error of the options, which `streamWriter` raises."""
         # Spark sends this object to other processes. So relative locations are resolved here, once.
         try:
             self.configuration = configure(options)
@@ -59,23 +59,6 @@ class WalSinkDataSource(DataSource):
     def name(cls) -> str:
         """Return the name for `format()`."""
         return FORMAT
-
-    def schema(self) -> NoReturn:
-        """Raise an error, since the format only writes."""
-        raise OptionError(
-            f"Format {FORMAT} only writes.",
-            "Read the table by the format of its own database: spark.read.format(…) with"
-            ' "org.apache.spark.sql.cassandra" (Spark Cassandra Connector), "jdbc", "kafka", "delta" or'
-            ' "iceberg".',
-        )
-
-    def reader(self, schema: StructType) -> NoReturn:  # noqa: ARG002
-        """Raise the error of `schema`."""
-        self.schema()
-
-    def streamReader(self, schema: StructType) -> NoReturn:  # noqa: ARG002, N802
-        """Raise the error of `schema`."""
-        self.schema()
 
     def writer(self, schema: StructType, overwrite: bool) -> NoReturn:  # noqa: ARG002
         """Refuse a batch write."""

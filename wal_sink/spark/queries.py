@@ -147,12 +147,6 @@ class Queries:
         deadline_s = time.monotonic() + join_s
         for flush in flushes:
             flush.for_each_loop(lambda loop: loop.join(max(0.0, deadline_s - time.monotonic())))
-            if flush.is_alive and not exiting:
-                logger.warning(
-                    "the flush of query %s still waits for an answer to a request. It ends after"
-                    " that",
-                    flush.query_id,
-                )
             if self.flushes_here and flush.query_id in running and not exiting:
                 logger.warning(
                     "query %s still runs, and nothing flushes it now. Its epochs stay in the log. If"

@@ -128,8 +128,8 @@ def failure_in(text: str) -> WalSinkError | None:
             f"Spark's Python workers cannot import {match[1]}: it is not installed in their Python.",
             "Install its package on every node, in the Python that spark.pyspark.python or PYSPARK_PYTHON"
             " names, or ship it by spark-submit --archives or --py-files. On one machine, before the session"
-            " is made, set PYSPARK_PYTHON to the Python of the application, or put the folder of a module of"
-            " your own on PYTHONPATH.",
+            " is made, put the folder of a module of your own on PYTHONPATH, and add:\n"
+            'os.environ["PYSPARK_PYTHON"] = sys.executable',
         )
     if _IDLE.search(text) is not None:
         return OptionError(
