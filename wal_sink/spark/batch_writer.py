@@ -88,12 +88,6 @@ class BatchWriter:
         """URL of the checkpoint."""
         return self.configuration.location.checkpoint
 
-    def __repr__(self) -> str:
-        to = ", ".join(
-            destination.target.writes_to for destination in self.configuration.destinations
-        )
-        return f"<wal_sink.batch_writer to {to}, checkpoint {self.checkpoint}>"
-
     def __call__(self, batch: DataFrame, epoch: int) -> None:
         """Write a micro-batch to the log. Spark calls this method, or a function of the application does.
 

@@ -137,16 +137,6 @@ def _log_visibly(text: str) -> None:
         last.handle(logger.makeRecord(logger.name, logging.INFO, __file__, 0, text, (), None))
 
 
-def log_left_epochs(query_id: str, checkpoint: Checkpoint, store: LogStore) -> None:
-    """Log at a start how many epochs an earlier run, which may have been killed, left pending."""
-    if pending := _pending(checkpoint, store):
-        logger.warning(
-            "%s left in %s by an earlier run. The flush continues now",
-            counted(pending, f"epoch of query {query_id} was", f"epochs of query {query_id} were"),
-            store.url,
-        )
-
-
 def log_flushing(
     places: Iterable[Callable[[], tuple[Checkpoint, LogStore]]], timeout_s: float
 ) -> None:
@@ -168,42 +158,51 @@ def log_flushing(
 
 
 def log_pending(
-    query_id: str, checkpoint: Checkpoint, store: LogStore, *, flushes_here: bool
+    query_id: str,
+    checkpoint: Checkpoint,
+    store: LogStore,
+    who_flushes: Callable[[Checkpoint, LogStore], str],
 ) -> None:
-    """Log at the end of a flush how many epochs are pending, and how to flush these epochs.
+    """Log how many epochs of a query are pending, if there are any.
 
-    :param flushes_here: False if another process flushes. The message says whether that process is alive.
+    :param who_flushes: returns the end of the message; one of the functions below.
     """
-    if not (pending := _pending(checkpoint, store)):
+    try:
+        pending = pending_epochs(checkpoint, store)
+    except (OSError, WalSinkError) as error:
+        logger.warning("the pending epochs of %s cannot be read: %s", store.url, error)
         return
-    state = None if flushes_here else newest(store)
-    report = read_report(store, state.targets[0].name) if state is not None else None
-    if flushes_here:
-        how = (
-            ". To flush them, start the query again under `with wal_sink.register(spark):`, which waits for"
-            f" the flush, or run `wal-sink flush {checkpoint.url}`."
+    if pending:
+        epochs = (f"epoch of query {query_id} is", f"epochs of query {query_id} are")
+        logger.warning(
+            "%s pending in %s%s",
+            counted(pending, *epochs),
+            store.url,
+            who_flushes(checkpoint, store),
         )
-    elif report and is_alive(report, now_us()):
-        ago_s = max(0.0, age_s(report, now_us()))
-        how = f" for the process that flushes: {report.flusher}, which reported {ago_s:.0f} s ago"
-    else:
-        how = " for a process that flushes: there is none now;"
-        how += f" run `wal-sink flush {checkpoint.url} --follow`"
-    logger.warning(
-        "%s in %s%s",
-        counted(
-            pending,
-            f"epoch of query {query_id} is pending",
-            f"epochs of query {query_id} are pending",
-        ),
-        store.url,
-        how,
+
+
+def this_run(_checkpoint: Checkpoint, _store: LogStore) -> str:
+    """End the message about epochs that an earlier run has left, at the start of a run."""
+    return ", from an earlier run. The flush continues now"
+
+
+def nobody(checkpoint: Checkpoint, _store: LogStore) -> str:
+    """End the message about epochs that this process no longer flushes."""
+    return (
+        ". To flush them, start the query again under `with wal_sink.register(spark):`, which waits for"
+        f" the flush, or run `wal-sink flush {checkpoint.url}`."
     )
 
 
-def _pending(checkpoint: Checkpoint, store: LogStore) -> int:
-    try:
-        return pending_epochs(checkpoint, store)
-    except (OSError, WalSinkError) as error:
-        logger.warning("the pending epochs of %s cannot be read: %s", store.url, error)
-        return 0
+def another_process(checkpoint: Checkpoint, store: LogStore) -> str:
+    """End the message about epochs that another process flushes, if it is alive."""
+    state = newest(store)
+    report = read_report(store, state.targets[0].name) if state is not None else None
+    if report is not None and is_alive(report, now_us()):
+        ago_s = max(0.0, age_s(report, now_us()))
+        return f" for the process that flushes: {report.flusher}, which reported {ago_s:.0f} s ago"
+    return (
+        " for a process that flushes: there is none now;"
+        f" run `wal-sink flush {checkpoint.url} --follow`"
+    )

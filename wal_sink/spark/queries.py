@@ -26,7 +26,7 @@ from wal_sink.errors import OptionError, WalSinkError
 from wal_sink.flush.loop import FlushLoop
 from wal_sink.metrics.server import Exposition
 from wal_sink.spark.internals import spark_session, streaming_query
-from wal_sink.spark.messages import log_left_epochs, log_pending, log_start
+from wal_sink.spark.messages import another_process, log_pending, log_start, nobody, this_run
 from wal_sink.spark.query_errors import failure_in
 from wal_sink.spark.query_flush import QueryFlush, flush_loops
 from wal_sink.spark.query_start import open_place, query_start
@@ -156,8 +156,9 @@ class Queries:
 
     def log_pending(self) -> None:
         """Log how many epochs of each query are pending, and how to flush them."""
+        who_flushes = nobody if self.flushes_here else another_process
         for flush in self._kept():
-            log_pending(flush.query_id, *flush.place(), flushes_here=self.flushes_here)
+            log_pending(flush.query_id, *flush.place(), who_flushes)
 
     # --- the start of a flush ---------------------------------------------------------------------
 
@@ -206,7 +207,7 @@ class Queries:
         flush = QueryFlush(query_id, run_id, checkpoint, store)
         if self.flushes_here:
             if self._flush(query_id) is None:
-                log_left_epochs(query_id, checkpoint, store)
+                log_pending(query_id, checkpoint, store, this_run)
             logged = Query(query_id, checkpoint, store)
             flush.loops = flush_loops(self._spark, query, logged, configuration, self._watch)
         if self._start_threads(flush):
