@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.errors import PySparkException
 from pyspark.sql.connect.streaming.query import StreamingQuery
 
 import wal_sink
@@ -22,7 +21,6 @@ from wal_sink.errors import (
     TargetUnavailable,
     UnsupportedSpark,
 )
-from wal_sink.spark.data_source import ConnectDataSource
 
 pytestmark = [pytest.mark.spark, pytest.mark.connect]
 
@@ -88,18 +86,6 @@ def test_query_of_another_format_may_use_every_mode(remote: Any, shop: Shop) -> 
         query = rows.writeStream.format("noop").outputMode("complete").trigger(availableNow=True)
         query = query.option("checkpointLocation", shop.checkpoint).start()
         query.awaitTermination()
-
-
-def test_planner_refuses_modes_for_any_client(remote: Any, shop: Shop) -> None:
-    """A client without a handle, or of another language, gets the same error text."""
-    remote.dataSource.register(ConnectDataSource)
-    rows = remote.readStream.format("rate").load()
-    rows = rows.selectExpr("uuid() AS key", "value AS id", "'x' AS text")
-    query = rows.writeStream.format("wal_sink").options(**shop.options)
-    started = query.trigger(continuous="1 second").start()
-    with pytest.raises(PySparkException, match=r"Start it with trigger\(processingTime=…\)"):
-        started.awaitTermination(60)
-    assert shop.ids() == []
 
 
 def test_error_of_the_sink_replaces_the_error_of_spark(remote: Any, shop: Shop) -> None:

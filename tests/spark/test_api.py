@@ -17,10 +17,8 @@ from typing import Any
 import pytest
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
-from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.listener import QueryProgressEvent
 from pyspark.sql.streaming.query import StreamingQuery, StreamingQueryManager
-from pyspark.sql.types import StructType
 
 import wal_sink
 from state_backends import open_backend
@@ -108,24 +106,6 @@ def test_spark_that_lacks_a_name_is_refused(
     error = r"lacks StreamExecution\.gone, org\.example\.Nothing,(.|\n)*4\.3\.0"
     with pytest.raises(UnsupportedSpark, match=error):
         wal_sink.register(spark)
-
-
-def test_check_of_a_session_calls_java_rarely(
-    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sent: list[str] = []
-    gateway = spark.sparkContext._gateway
-    assert gateway is not None
-    client, send = gateway._gateway_client, gateway._gateway_client.send_command
-
-    def noted(command: str, *args: Any, **kwargs: Any) -> Any:
-        if not command.startswith("m\nd\n"):  # py4j releases Java objects of earlier tests
-            sent.append(command)
-        return send(command, *args, **kwargs)
-
-    monkeypatch.setattr(client, "send_command", noted)
-    spark_session.check_session(spark)
-    assert 10 < len(sent) < 150
 
 
 def test_listener_hears_epochs_without_converting_their_progress(
@@ -332,62 +312,6 @@ def test_query_that_runs_after_close_logs_a_warning(
     finally:
         query.stop()
     shop.table.assert_no_gap()
-
-
-class SlowlyPlanned(DataSource):
-    """A source that takes two seconds to begin, as if it connected."""
-
-    @classmethod
-    def name(cls) -> str:
-        return "slowly_planned"
-
-    def schema(self) -> str:
-        return "id bigint"
-
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-        time.sleep(2)
-        return OneRowABatch()
-
-
-class OneRowABatch(DataSourceStreamReader):
-    """A reader of one row a batch."""
-
-    _offset = 0
-
-    def initialOffset(self) -> dict[str, int]:  # noqa: N802
-        return {"at": 0}
-
-    def latestOffset(self) -> dict[str, int]:  # type: ignore[override]  # noqa: N802
-        self._offset += 1
-        return {"at": self._offset}
-
-    def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
-        return [InputPartition(end["at"])]
-
-    def read(self, partition: InputPartition) -> Iterator[tuple[int]]:
-        yield (partition.value,)
-
-
-def test_register_right_after_start_flushes_the_query(spark: SparkSession, tmp_path: Path) -> None:
-    """Spark is still planning the query when the session is registered."""
-    wal_sink.register(spark).close()  # the session knows the format
-    spark.dataSource.register(SlowlyPlanned)
-    rows = spark.readStream.format("slowly_planned").load()
-    query = (
-        rows.writeStream.format("wal_sink")
-        .option("checkpointLocation", str(tmp_path / "checkpoint"))
-        .option("target", "sql")
-        .option("sql.url", f"sqlite:///{tmp_path / 't.db'}")
-        .option("table", "t")
-        .option("createTable", "true")
-        .start()
-    )
-    try:
-        with wal_sink.register(spark) as sink:
-            assert sink.queries.has_seen(str(query.id))
-            until(lambda: sink.status(query).flushed >= 0)
-    finally:
-        query.stop()
 
 
 def test_interrupt_at_any_line_of_close_leaves_no_thread(shop: Shop) -> None:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -22,7 +23,7 @@ from tests.support.waiting import until
 from wal_sink.demo.cassandra import Node
 
 ROOT = Path(__file__).parents[2]
-JOB = ROOT / "docker" / "job.py"
+DOCKER = ROOT / "docker"
 
 
 @pytest.mark.test_all
@@ -63,7 +64,7 @@ def started(cassandra: Node, keyspace: str, folder: Path) -> Iterator[subprocess
     }
     with (folder / "output").open("ab") as output:
         job = subprocess.Popen(
-            [sys.executable, JOB],
+            [sys.executable, DOCKER / "job.py"],
             stdout=output,
             stderr=output,
             start_new_session=True,
@@ -90,63 +91,53 @@ def count(cassandra: Node, keyspace: str) -> int:
         return 0
 
 
+def services(file: str = "compose.yaml") -> dict[str, Any]:
+    """Return the services of a compose file."""
+    compose: dict[str, Any] = yaml.safe_load((DOCKER / file).read_text())
+    return compose["services"]  # type: ignore[no-any-return]
+
+
 def test_compose_file_names_existing_files_and_images() -> None:
-    """The job gets time to flush when it is stopped."""
-    compose = yaml.safe_load((ROOT / "docker" / "compose.yaml").read_text())
-    services = compose["services"]
-    assert services.keys() == {"cassandra", "job", "prometheus", "grafana"}
-    assert services["cassandra"]["image"] == IMAGE == "cassandra:5.0"
-    build = services["job"]["build"]
-    context = (ROOT / "docker" / build["context"]).resolve()
-    assert context == ROOT
-    assert (context / build["dockerfile"]).is_file()
-    assert services["job"]["stop_grace_period"] == "90s"
-    mounted = {v.split(":")[0] for service in services.values() for v in service["volumes"]}
-    named = {source for source in mounted if not source.startswith("./")}
-    assert named == compose["volumes"].keys()
-    assert [source for source in mounted - named if not (ROOT / "docker" / source).is_dir()] == []
+    """The job gets time to flush when it is stopped. Prometheus scrapes it, and other hosts reach nothing."""
+    compose = services()
+    job = compose["job"]
+    assert compose["cassandra"]["image"] == IMAGE
+    assert (DOCKER / job["build"]["context"] / job["build"]["dockerfile"]).is_file()
+    assert job["stop_grace_period"] == "90s"
+    mounted = [v.split(":")[0] for service in compose.values() for v in service["volumes"]]
+    assert all((DOCKER / place).is_dir() for place in mounted if place.startswith("./"))
+    prometheus = yaml.safe_load((DOCKER / "prometheus" / "prometheus.yml").read_text())
+    scraped = [{"targets": [f"job:{job['environment']['METRICS_PORT']}"]}]
+    assert prometheus["scrape_configs"][0]["static_configs"] == scraped
+    assert (DOCKER / "prometheus" / prometheus["rule_files"][0]).is_file()
+    assert "ports" not in job, "the metrics have no login"
+    published = [port for service in compose.values() for port in service.get("ports", [])]
+    assert published
+    assert all(port.startswith("127.0.0.1:") for port in published)
 
 
-def test_prometheus_scrapes_the_job_and_grafana_reads_prometheus() -> None:
-    """The files agree on hosts, ports and folders."""
-    docker = ROOT / "docker"
-    services = yaml.safe_load((docker / "compose.yaml").read_text())["services"]
-    port = services["job"]["environment"]["METRICS_PORT"]
-    assert services["job"]["environment"]["METRICS_HOST"] == "0.0.0.0", "another container scrapes"
-    assert "ports" not in services["job"], "the metrics have no login"
-    asked = yaml.safe_load((docker / "prometheus" / "prometheus.yml").read_text())
-    assert asked["scrape_configs"][0]["static_configs"] == [{"targets": [f"job:{port}"]}]
-    assert (docker / "prometheus" / asked["rule_files"][0]).is_file()
-    assert "./prometheus:/etc/prometheus:ro" in services["prometheus"]["volumes"]
-    provisioning = docker / "grafana" / "provisioning"
+def test_grafana_reads_prometheus_and_shows_an_existing_dashboard() -> None:
+    grafana, provisioning = services()["grafana"], DOCKER / "grafana" / "provisioning"
     sources = yaml.safe_load((provisioning / "datasources" / "prometheus.yaml").read_text())
-    (source,) = sources["datasources"]
-    assert source["url"] == "http://prometheus:9090"
+    assert [source["url"] for source in sources["datasources"]] == ["http://prometheus:9090"]
     providers = yaml.safe_load((provisioning / "dashboards" / "wal_sink.yaml").read_text())
     shown = providers["providers"][0]["options"]["path"]
-    assert f"./grafana/dashboards:{shown}:ro" in services["grafana"]["volumes"]
-    home = services["grafana"]["environment"]["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"]
-    assert (docker / "grafana" / "dashboards" / home.removeprefix(f"{shown}/")).is_file()
-    published = [p for service in services.values() for p in service.get("ports", [])]
-    assert published
-    assert all(p.startswith("127.0.0.1:") for p in published)
+    assert f"./grafana/dashboards:{shown}:ro" in grafana["volumes"]
+    home = grafana["environment"]["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"]
+    assert (DOCKER / "grafana" / "dashboards" / home.removeprefix(f"{shown}/")).is_file()
 
 
 def test_compose_file_with_kafka_runs_the_example() -> None:
     """kafka.yaml extends services of compose.yaml, and sets the variables that the example reads."""
-    docker = ROOT / "docker"
-    services = yaml.safe_load((docker / "kafka.yaml").read_text())["services"]
-    whole = yaml.safe_load((docker / "compose.yaml").read_text())["services"]
-    extended = [s["extends"]["service"] for s in services.values() if "extends" in s]
-    assert sorted(extended) == ["cassandra", "job", "job"]
-    assert whole.keys() >= set(extended)
+    kafka = services("kafka.yaml")
+    extended = {s["extends"]["service"] for s in kafka.values() if "extends" in s}
+    assert extended == {"cassandra", "job"} <= services().keys()
     example = (ROOT / "examples" / "kafka_orders.py").read_text()
-    assert "examples/kafka_orders.py" in (docker / "Dockerfile").read_text()
+    assert "examples/kafka_orders.py" in (DOCKER / "Dockerfile").read_text()
     for name in ("producer", "job"):
-        assert "/opt/job/kafka_orders.py" in services[name]["command"]
-        variables = services[name]["environment"].keys() - {"PYSPARK_SUBMIT_ARGS"}
+        assert "/opt/job/kafka_orders.py" in kafka[name]["command"]
+        variables = kafka[name]["environment"].keys() - {"PYSPARK_SUBMIT_ARGS"}
         assert variables
         assert [variable for variable in variables if f'"{variable}"' not in example] == []
-    submit = services["job"]["environment"]["PYSPARK_SUBMIT_ARGS"]
-    assert ":".join(PACKAGE) in submit
-    assert ":".join(PACKAGE) in example
+    for text in (kafka["job"]["environment"]["PYSPARK_SUBMIT_ARGS"], example):
+        assert ":".join(PACKAGE) in text

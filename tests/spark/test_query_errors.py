@@ -24,42 +24,13 @@ from wal_sink.errors import OptionError
 from wal_sink.spark.query_errors import failure_in, refuse_mode
 
 PACKAGE = "org.apache.spark.sql.execution.streaming"
-PLAIN = f"{PACKAGE}.runtime.MicroBatchExecution"
 
 
-@pytest.mark.parametrize("execution", [PLAIN, f"{PACKAGE}.MicroBatchExecution"])
-@pytest.mark.parametrize(
-    "trigger", ["ProcessingTimeTrigger", "AvailableNowTrigger$", "OneTimeTrigger$"]
-)
-def test_plain_micro_batches_are_not_refused(execution: str, trigger: str) -> None:
-    """The package of the class differs between versions of Spark."""
-    refuse_mode("q", execution, trigger)
-
-
-@pytest.mark.parametrize(
-    ("execution", "trigger", "named"),
-    [
-        (f"{PACKAGE}.continuous.ContinuousExecution", "ContinuousTrigger", "continuous=…"),
-        (PLAIN, "RealTimeTrigger", "realTime=…"),
-        (
-            f"{PACKAGE}.runtime.AsyncProgressTrackingMicroBatchExecution",
-            "RealTimeTrigger",
-            "realTime",
-        ),
-        (
-            f"{PACKAGE}.runtime.AsyncProgressTrackingMicroBatchExecution",
-            "ProcessingTimeTrigger",
-            "asyncProgressTrackingEnabled",
-        ),
-        (f"{PACKAGE}.runtime.NewExecution", "ProcessingTimeTrigger", r"\(NewExecution\)"),
-    ],
-)
-def test_mode_other_than_plain_micro_batches_is_refused(
-    execution: str, trigger: str, named: str
-) -> None:
-    """A mode of a later Spark is refused, too. The error has the name of the mode, and a remedy."""
-    with pytest.raises(OptionError, match=rf"Query q .*{named}(.|\n)*trigger\(availableNow=True\)"):
-        refuse_mode("q", execution, trigger)
+def test_unknown_mode_of_a_later_spark_is_refused() -> None:
+    """Plain micro-batches pass, whose class Spark 4.1 has in another package."""
+    refuse_mode("q", f"{PACKAGE}.MicroBatchExecution", "OneTimeTrigger$")
+    with pytest.raises(OptionError, match=rf"Query q .*\(NewExecution\)(.|\n)*{REMEDY}"):
+        refuse_mode("q", f"{PACKAGE}.runtime.NewExecution", "ProcessingTimeTrigger")
 
 
 def test_foreign_error_is_not_an_error_of_the_sink() -> None:
