@@ -53,7 +53,8 @@ _ENDS = re.compile(
 _MISSING = re.compile(r"^ModuleNotFoundError: No module named '([^']+)'", re.MULTILINE)
 _IDLE = re.compile(r"Python worker process terminated due to idle timeout")
 _NO_MEMORY = re.compile(
-    r"^RuntimeError: can't start new thread|^MemoryError\b.*|Python worker exited unexpectedly \(crashed\)",
+    r"^RuntimeError: can't start new thread|^MemoryError\b.*|^ImportError: .*failed to map segment.*"
+    r"|Python worker exited unexpectedly \(crashed\)",
     re.MULTILINE,
 )
 _APPEND_ONLY = re.compile(r"wal_sink does not support (\w+) mode")
