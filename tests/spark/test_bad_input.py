@@ -60,14 +60,6 @@ def test_aborted_batch_leaves_no_segment(shop: Shop) -> None:
     assert store.list("segments/") == []
 
 
-def test_text_that_is_not_utf8_is_refused(shop: Shop) -> None:
-    """Spark casts any bytes to a text, such as those of a Kafka value."""
-    shop.add_files(rows=10)
-    message = refused(shop, shop.rows.selectExpr("key", "id", "CAST(X'FFFE' AS STRING) AS text"))
-    for word in ("InvalidRow", "text", "is not UTF-8", "make_valid_utf8"):
-        assert word in message
-
-
 def test_batch_write_is_refused(shop: Shop) -> None:
     """Only streams have a checkpoint."""
     writer = shop.spark.range(1).write.format("wal_sink").mode("append")

@@ -15,13 +15,9 @@ from wal_sink.configuration import Configuration, configure
 from wal_sink.options import SinkOptions
 from wal_sink.protocol import state as protocol
 from wal_sink.protocol.state import Actor, Opening
-from wal_sink.spark.internals.streaming_query import Source
-from wal_sink.spark.messages import block, cannot_replay, log_start
+from wal_sink.spark.messages import block, log_start
 from wal_sink.testing.memory_target import MemoryOptions, MemoryTarget
 from wal_sink.wal.store import LogStore, advance, update
-
-SOCKET = Source("TextSocketMicroBatchStream", "TextSocketV2[host: here, port: 9]")
-FILES = Source("FileStreamSource", "FileStreamSource[file:/TextSocketMicroBatchStream]")
 
 
 def block_of(options: dict[str, str], *, flushes_here: bool = True) -> str:
@@ -61,28 +57,8 @@ def test_start_message_follows_the_options() -> None:
         assert words in text
 
 
-def test_start_message_has_no_secret() -> None:
-    text = block_of(
-        {
-            "cassandra.username": "ann",
-            "cassandra.password": "Geheim-1",
-            "wal.location": "s3://bucket/log",
-            "wal.storageOptions": '{"secret": "Geheim-2", "key": "Geheim-3"}',
-        }
-    )
-    assert "Geheim" not in text
-    assert "cassandra at" in text
-
-
 def test_target_without_description_is_shown_by_its_options() -> None:
     assert MemoryTarget(MemoryOptions(keys="k")).description == {"target": "memory", "keys": "k"}
-
-
-def test_source_that_cannot_replay_is_known_by_its_class() -> None:
-    """Descriptions, and classes that are not Spark's, are ignored."""
-    unknown = Source("MyStream", "TextSocketV2")
-    assert cannot_replay([FILES, unknown]) == []
-    assert cannot_replay([SOCKET, FILES, SOCKET]) == [SOCKET.description]
 
 
 def warnings_of(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 
 import pytest
-from pyspark.errors import StreamingQueryException
 
 import wal_sink
 from state_backends import S3Backend
@@ -38,19 +37,3 @@ def test_log_in_s3_is_trimmed_and_free_of_secrets(shop: Shop, s3: S3) -> None:
     assert len(raw.state(log)["opened"]) == 2
     for path in log.list():
         assert b"Geheim" not in log.read(path), path
-
-
-def test_store_unfit_for_the_log_stops_the_start(shop: Shop, s3: S3) -> None:
-    """The error comes before the first row, and does not show the key."""
-    shop.add_files()
-    place = {
-        "wal.location": s3.bucket("careless"),
-        "wal.storageOptions": json.dumps(s3.options),
-    }
-    with (
-        wal_sink.register(shop.spark),
-        pytest.raises(StreamingQueryException, match="If-None-Match") as caught,
-    ):
-        shop.run(**place)
-    assert "Geheim" not in str(caught.value)
-    assert shop.table.ids() == []
