@@ -17,6 +17,7 @@ from cassandra.query import UNSET_VALUE
 from tests.cassandra.test_control_columns import CHANGES, INSTANT, KEY, PLAN, S_US
 from tests.cassandra.test_plan import COLUMNS, live
 from tests.support.cql_driver import Field, encode_from, plan_of, prepared
+from wal_sink.targets.cassandra.arrow_buffers import binaries
 from wal_sink.targets.cassandra.batches import PlanRequests
 from wal_sink.targets.cassandra.driver.frames import EncodedBatch
 from wal_sink.targets.cassandra.plan import match_columns
@@ -26,7 +27,6 @@ from wal_sink.targets.cassandra.sender import log_timestamp_us
 from wal_sink.targets.cassandra.statements import (
     Statements,
     TimestampedRows,
-    _encoded,
     remaining_ttls,
 )
 
@@ -41,36 +41,19 @@ def numbers(kind: str, *values: int) -> list[bytes]:
     return [struct.pack(f">{kind}", value) for value in values]
 
 
-def rows_by_statement(
+def statements_of_rows(
     statements: Statements, rows: TimestampedRows, ttls: Any = None
 ) -> list[tuple[str, list[Any]]]:
-    """Return statement and values of each row, one statement after the other."""
-    written = []
-    for part in statements.divide(rows, ttls):
-        batch = EncodedBatch(part.rows.batch.num_rows, bytes(_encoded(part).data), statements)
-        written += [(query_id.decode(), values) for query_id, values in batch.rows()]
-    return written
-
-
-def test_slice_of_one_statement_is_not_divided() -> None:
-    statements = Statements(PLAN, prepared)
-    stored = check(CHANGES, PLAN)
-    for rows, start in ((stored.take([0, 2, 5]), "INSERT"), (stored.take([1]), "DELETE")):
-        parts = statements.divide(TimestampedRows(rows, np.arange(rows.num_rows)))
-        assert len(parts) == 1
-        assert parts[0].positions is None
-        assert parts[0].statement.prepared.query_id.decode().startswith(start)
-    assert len(list(statements.by_id)) == 2
+    """Return statement and values of each row."""
+    data = bytes(statements.encode_rows(rows, ttls).data)
+    encoded = EncodedBatch(rows.batch.num_rows, data, statements).rows()
+    return [(query_id.decode(), values) for query_id, values in encoded]
 
 
 def test_request_keeps_the_order_of_a_partitions_rows() -> None:
     """Upserts and deletes of a partition stay together."""
-    rows = TimestampedRows(check(CHANGES, PLAN), np.arange(US, US + CHANGES.num_rows))
-    by_second = functools.partial(prepared, key=[1])
-    session = SimpleNamespace(prepare=by_second, cluster=SimpleNamespace(metadata=Metadata()))
-    plan_requests = PlanRequests(PLAN, session, "dc1", batch_rows=3)
     by_partition = {}
-    for request in plan_requests.requests(rows):
+    for request in requests_of_changes():
         ((key,), own_rows) = rows_of(request)
         by_partition[key] = own_rows
     assert by_partition == {
@@ -81,6 +64,24 @@ def test_request_keeps_the_order_of_a_partitions_rows() -> None:
         ],
         b"y": [(INSERT, US + 2), (DELETE, US + 4), (INSERT, US + 5)],
     }
+
+
+def requests_of_changes() -> list[EncodedBatch]:
+    rows = TimestampedRows(check(CHANGES, PLAN), np.arange(US, US + CHANGES.num_rows))
+    by_second = functools.partial(prepared, key=[1])
+    session = SimpleNamespace(prepare=by_second, cluster=SimpleNamespace(metadata=Metadata()))
+    return PlanRequests(PLAN, session, "dc1", batch_rows=3).requests(rows)
+
+
+def test_long_slice_is_encoded_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The offsets of encoded rows have 32 bits."""
+    whole = [row for request in requests_of_changes() for row in rows_of(request)[1]]
+    monkeypatch.setattr("wal_sink.targets.cassandra.batches.ENCODED_BYTES", 1)
+    parts = [rows_of(request)[1] for request in requests_of_changes()]
+    assert len(parts) == CHANGES.num_rows
+    assert sorted(row for rows in parts for row in rows) == sorted(whole)
+    with pytest.raises(OverflowError, match="too long"):
+        binaries(pa.py_buffer(b""), np.array([0, 2**31]))
 
 
 def rows_of(request: EncodedBatch) -> tuple[set[bytes], list[tuple[str, int]]]:
@@ -139,7 +140,7 @@ def test_insert_with_ttl_has_timestamp_and_ttl_last(nulls: str) -> None:
     stored = TimestampedRows(check(batch, plan), np.arange(3) + NOW_S * S_US)
     assert stored.batch.schema.names == ["k", "v", "c", "w", TTL_S]
     ttls = remaining_ttls(stored, plan.details, NOW_S + 4)
-    written = rows_by_statement(Statements(plan, prepared), stored, ttls)
+    written = statements_of_rows(Statements(plan, prepared), stored, ttls)
     query = 'INSERT INTO "ks"."t" ("k", "v", "c", "w") VALUES (?, ?, ?, ?)'
     assert {query for query, _ in written} == {f"{query} USING TIMESTAMP ? AND TTL ?"}
     null = UNSET_VALUE if nulls == "unset" else None
@@ -161,7 +162,7 @@ def test_update_has_the_timestamp_first_and_the_key_last(ttl_s: int | None) -> N
     days = pa.array([1, 2], pa.int32()).cast(pa.date32())
     rows = TimestampedRows(pa.record_batch([days, ["x", None], [7, 8]], schema), np.array([5, 6]))
     ttls = None if ttl_s is None else np.array([ttl_s, 0])  # the second row has expired
-    written = rows_by_statement(Statements(plan, prepared), rows, ttls)
+    written = statements_of_rows(Statements(plan, prepared), rows, ttls)
     using = "USING TIMESTAMP ?" if ttl_s is None else "USING TIMESTAMP ? AND TTL ?"
     query = f'UPDATE "shop"."orders" {using} SET "shop" = ? WHERE "day" = ? AND "id" = ?'
     assert {query for query, _ in written} == {query}
@@ -180,7 +181,7 @@ def test_event_times_become_the_timestamps_of_rows() -> None:
     stored = check(batch, plan)
     assert stored.column(TIMESTAMP_US).to_pylist() == [1, 2, 3]
     rows = TimestampedRows(stored, np.arange(3) + NOW_S)
-    written = rows_by_statement(Statements(plan, prepared), rows)
+    written = statements_of_rows(Statements(plan, prepared), rows)
     (zero,) = numbers("q", 0)
     assert [values for _, values in written] == [[b"x", zero, us] for us in numbers("q", 1, 2, 3)]
 

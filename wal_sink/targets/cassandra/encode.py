@@ -405,8 +405,6 @@ def concatenated_rows(parts: Sequence[Varying]) -> Varying:
 
     :param parts: one batch or more.
     """
-    if len(parts) == 1:
-        return parts[0]
     return Varying(*texts(pa.concat_arrays([binaries(*part) for part in parts])))
 
 

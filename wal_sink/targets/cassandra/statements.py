@@ -76,18 +76,6 @@ class Statement(NamedTuple):
         return slice(beside, None) if self.timestamp_first else slice(None, -beside)
 
 
-class StatementRows(NamedTuple):
-    """The rows of a slice that one statement writes."""
-
-    statement: Statement
-    positions: Ints | None
-    """The positions of the rows in the slice, ascending; None for all rows."""
-    rows: TimestampedRows
-    """The rows, with the columns of the statement."""
-    ttls: Ints | None = None
-    """The seconds until each row expires; None if the statement has no TTL."""
-
-
 class Statements:
     """Prepares the statements of a plan when they are needed, and encodes rows for them.
 
@@ -118,17 +106,13 @@ class Statements:
         """
         now_s = now_us() // _SECOND_US
         ttls = remaining_ttls(rows, self._plan.details, now_s, default_ttl_s)
-        parts = self.divide(rows, ttls)
-        encoded = concatenated_rows([_encoded(part) for part in parts])
-        if positions := [part.positions for part in parts if part.positions is not None]:
-            encoded = reordered(encoded, np.argsort(np.concatenate(positions)))
         plan, first = self.upsert.plan, self.upsert.columns.start or 0
         indexes = [index - first for index in self.upsert.prepared.routing_key_indexes]
         keys = routing_keys(table_rows(rows.batch, plan), plan, indexes)
-        return encoded, keys
+        return self.encode_rows(rows, ttls), keys
 
-    def divide(self, rows: TimestampedRows, ttls: Ints | None = None) -> list[StatementRows]:
-        """Divide the rows of a slice by statement. Return at least one part.
+    def encode_rows(self, rows: TimestampedRows, ttls: Ints | None = None) -> Varying:
+        """Encode the rows of a slice in their order, each row for its statement.
 
         :param ttls: the seconds until each row expires; None if rows never expire.
         :raises Exception: an error of the driver, which cannot prepare a statement.
@@ -137,25 +121,33 @@ class Statements:
             event_times_us = elements(rows.batch.column(TIMESTAMP_US), "i8")
             rows = rows._replace(timestamps_us=event_times_us)
         masks = _masks(rows.batch, self._plan)
-        is_whole = len(masks) == 1
-        return [
-            self._part(depth, None if is_whole else mask, rows, ttls)
-            for depth, mask in masks.items()
-        ]
+        if len(masks) == 1:
+            return self._encoded(next(iter(masks)), rows, ttls)
+        parts = [self._encoded(depth, rows, ttls, mask) for depth, mask in masks.items()]
+        positions = [np.flatnonzero(mask) for mask in masks.values()]
+        return reordered(concatenated_rows(parts), np.argsort(np.concatenate(positions)))
 
-    def _part(
-        self, delete_depth: int | None, mask: Flags | None, rows: TimestampedRows, ttls: Ints | None
-    ) -> StatementRows:
+    def _encoded(
+        self,
+        delete_depth: int | None,
+        rows: TimestampedRows,
+        ttls: Ints | None,
+        mask: Flags | None = None,
+    ) -> Varying:
+        """Encode rows for one statement.
+
+        :param mask: flags of the rows to encode; None for all rows.
+        """
         if delete_depth is not None:
             ttls = None
         statement = self._statement(delete_depth, with_ttl=ttls is not None)
-        batch, positions = table_rows(rows.batch, statement.plan), None
-        timestamps_us = rows.timestamps_us
+        batch, timestamps_us = table_rows(rows.batch, statement.plan), rows.timestamps_us
         if mask is not None:
-            batch, positions = batch.filter(flags(mask)), np.flatnonzero(mask)
-            timestamps_us = timestamps_us[mask]
+            batch, timestamps_us = batch.filter(flags(mask)), timestamps_us[mask]
             ttls = None if ttls is None else ttls[mask]
-        return StatementRows(statement, positions, TimestampedRows(batch, timestamps_us), ttls)
+        first = statement.timestamp_first
+        plan, head = statement.plan, statement.head
+        return encode(batch, plan, timestamps_us, head, timestamp_first=first, ttls=ttls)
 
     def _statement(self, delete_depth: int | None, *, with_ttl: bool) -> Statement:
         """Return the upsert, or the DELETE by the first columns of the key.
@@ -248,18 +240,6 @@ def delete(plan: CassandraPlan) -> str:
     """
     where = " AND ".join(f"{quote(column.in_table)} = ?" for column in plan.columns)
     return f"DELETE FROM {plan.table} USING TIMESTAMP ? WHERE {where}"  # noqa: S608 -- quoted names
-
-
-def _encoded(part: StatementRows) -> Varying:
-    statement = part.statement
-    return encode(
-        part.rows.batch,
-        statement.plan,
-        part.rows.timestamps_us,
-        statement.head,
-        timestamp_first=statement.timestamp_first,
-        ttls=part.ttls,
-    )
 
 
 def table_rows(batch: pa.RecordBatch, plan: CassandraPlan) -> pa.RecordBatch:
