@@ -86,8 +86,7 @@ def _table_to_create(
     options: CassandraOptions, schema: pa.Schema, metadata: TableMetadata
 ) -> TableMetadata | None:
     """Return the table that createTable creates; None if the name is in use, or the keyspace is missing."""
-    is_used = metadata.exists or metadata.name.table in metadata.views
-    if is_used or metadata.name.keyspace not in metadata.keyspaces:
+    if metadata.exists or metadata.name.keyspace not in metadata.keyspaces:
         return None
     written = written_columns(schema, options, set(), str(metadata.name))
     layout, names = primary_key(options.layout), options.column_names
@@ -267,11 +266,6 @@ def _refuse_table(schema: pa.Schema, metadata: TableMetadata) -> None:
             f"{keyspace_statement(keyspace)}",
         )
     refuse_not_durable(metadata)
-    if table in metadata.views:
-        raise SchemaMismatch(
-            f"{metadata.name} is a materialized view, which cannot be written to.",
-            "Name its base table.",
-        )
     if not metadata.exists:
         raise SchemaMismatch(
             f"Table {metadata.name} does not exist. {did_you_mean(table, metadata.tables)}".rstrip(),

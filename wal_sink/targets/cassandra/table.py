@@ -37,9 +37,8 @@ class TableMetadata(NamedTuple):
     """True if the keyspace writes to the commit log (`durable_writes`)."""
     tables: tuple[str, ...]
     """All tables of the keyspace, without materialized views."""
-    views: tuple[str, ...]
     columns: tuple[ColumnMetadata, ...]
-    """The columns of the table or the view; empty if there is neither."""
+    """The columns of the table; empty if there is no table."""
     default_ttl: int
     """`default_time_to_live` in seconds; 0 for none."""
     types: UserTypes = MappingProxyType({})
@@ -94,14 +93,12 @@ def read_table(session: Any, name: TableName, node: Any = None) -> TableMetadata
         for row in rows("table_name, default_time_to_live, id", "tables", name.keyspace)
     }
     table = tables.get(name.table)
-    views = rows("view_name", "views", name.keyspace)
     columns = rows("column_name, kind, position, type", "columns", *name)
     return TableMetadata(
         name=name,
         keyspaces=tuple(sorted(keyspaces)),
         durable=keyspaces.get(name.keyspace, True),
         tables=tuple(sorted(tables)),
-        views=tuple(sorted(row.view_name for row in views)),
         columns=tuple(
             ColumnMetadata(
                 row.column_name, cast("str", row.type), cast("Role", row.kind.removesuffix("_key"))
