@@ -331,36 +331,34 @@ def loaded_by(statement: str) -> set[str]:
     return set(done.stdout.split())
 
 
-def test_importing_the_package_loads_neither_spark_nor_a_driver() -> None:
-    loaded = loaded_by("import wal_sink")
-    assert "wal_sink.errors" in loaded
-    assert tops(loaded) & {"pyspark", "pandas", "cassandra", "pytest"} == set()
-    assert "wal_sink.testing" not in loaded
-
-
-def test_micro_batch_player_loads_neither_spark_nor_a_driver() -> None:
-    """The tests of a target need neither a JVM nor the driver of another database."""
-    loaded = loaded_by("import wal_sink.testing.micro_batches")
-    assert "wal_sink.flush.flusher" in loaded
-    assert tops(loaded) & {"pyspark", "cassandra", "pytest"} == set()
-
-
-def test_importing_the_data_source_loads_no_driver() -> None:
-    """A Python worker that only appends needs Spark, Arrow, and the modules that publish."""
-    loaded = loaded_by("import wal_sink.spark.data_source")
-    assert "pyspark" in loaded
-    assert tops(loaded) & {"pandas", "cassandra", "prometheus_client", "pytest"} == set()
-    assert (
-        loaded & {"wal_sink.flush", "wal_sink.metrics", "wal_sink.admin", "wal_sink.testing"}
-        == set()
-    )
-
-
-def test_prometheus_client_is_not_loaded_without_metrics() -> None:
-    """Without metrics, a flush reports to `FlushMetrics`, which ignores the events."""
-    loaded = loaded_by("import wal_sink.spark.api, wal_sink.cli.main")
-    assert "wal_sink.metrics.server" in loaded
-    assert "prometheus_client" not in tops(loaded)
+@pytest.mark.parametrize(
+    ("statement", "loads", "not_loaded"),
+    [
+        ("import wal_sink", "wal_sink.errors", "pyspark pandas cassandra pytest wal_sink.testing"),
+        # The tests of a target need neither a JVM nor the driver of another database.
+        (
+            "import wal_sink.testing.micro_batches",
+            "wal_sink.flush.flusher",
+            "pyspark cassandra pytest",
+        ),
+        # A Python worker that only appends needs Spark, Arrow, and the modules that publish.
+        (
+            "import wal_sink.spark.data_source",
+            "pyspark",
+            "pandas cassandra pytest wal_sink.flush wal_sink.metrics wal_sink.admin wal_sink.testing",
+        ),
+        # Without metrics, a flush reports to `FlushMetrics`, which ignores the events.
+        (
+            "import wal_sink.spark.api, wal_sink.cli.main",
+            "wal_sink.metrics.server",
+            "prometheus_client",
+        ),
+    ],
+)
+def test_import_loads_only_what_it_needs(statement: str, loads: str, not_loaded: str) -> None:
+    loaded = loaded_by(statement)
+    assert loads in loaded
+    assert loaded & {*not_loaded.split()} == set()
 
 
 def test_public_names_can_be_imported() -> None:

@@ -15,7 +15,7 @@ import pytest
 import wal_sink
 from tests.support.class_archive import SPARK
 from tests.support.programs import ran
-from tests.support.quickstart import EXAMPLE, README, commands, quick_start
+from tests.support.quickstart import README, commands, quick_start
 from tests.support.wheel import fresh_environment, link_requirements, run
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
@@ -142,8 +142,7 @@ def test_example_of_the_wheel_writes_all_rows(
 
 
 def test_readme_has_the_short_example_and_its_commands() -> None:
-    """README and examples/ have the same program. The README has the two commands for a clone."""
-    assert quick_start() == EXAMPLE.read_text(encoding="utf-8")
+    """The README has the two commands for a clone."""
     assert len([line for line in quick_start().splitlines() if line]) <= 15
     assert {"make demo", "make test"} <= set(commands())
 

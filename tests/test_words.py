@@ -46,22 +46,8 @@ NOT_NOUNS = frozenset(
 
 NO_SUBJECTS = frozenset(
     {
-        *("what", "where", "when", "which", "who", "whose", "why"),
-        *(
-            "how",
-            "of",
-            "it",
-            "its",
-            "that",
-            "there",
-            "a",
-            "an",
-            "the",
-            "at",
-            "after",
-            "with",
-            "without",
-        ),
+        *("what", "where", "when", "which", "who", "whose", "why", "how", "of", "it", "its"),
+        *("that", "there", "a", "an", "the", "at", "after", "with", "without"),
     }
 )
 """What a test's name must not begin with, after `test`."""
