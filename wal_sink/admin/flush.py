@@ -323,7 +323,7 @@ class Follower:
         self.complaints.pop(_LIST, None)
         for place in self._followed.keys() - candidates.keys():
             self._say(f"The log {place} is gone. Nothing more is flushed from it")
-            self._end(place)
+            self._end(place, is_gone=True)
         for place in self.complaints.keys() - candidates.keys():
             del self.complaints[place]
         for place, candidate in candidates.items():
@@ -356,8 +356,8 @@ class Follower:
         targets = ", ".join(flusher.pipeline.target_name for flusher in flushers)
         self._say(f"Query {query.query_id}: flushing {query.checkpoint.url} to {targets}")
 
-    def _end(self, place: str) -> None:
-        """End the flushers of a query, and add their counts to the outcomes."""
+    def _end(self, place: str, *, is_gone: bool = False) -> None:
+        """End the flushers of a query, and add their counts to the outcomes. A log that is gone has none."""
         followed = self._followed.pop(place)
         for flusher in followed.flushers:
             flusher.loop.stop()
@@ -365,7 +365,8 @@ class Follower:
             try:
                 outcome = flusher.end()
             except (OSError, WalSinkError) as error:
-                self._complain(place, error)
+                if not is_gone:
+                    self._complain(place, error)
                 continue
             former = self._outcomes.get((outcome.query_id, outcome.target))
             if former is not None:
