@@ -10,7 +10,6 @@ from types import FrameType
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.progress import MofNCompleteColumn, TimeRemainingColumn
 
 from wal_sink.admin.flush import FlushDone, Follower, Wait, Watch, at_checkpoint, drain, preview
@@ -143,7 +142,7 @@ def flush(
         else:
             query = find_query(checkpoint, wal, options)
             if dry_run:
-                console.show_each(preview(query, target), _print_preview)
+                console.show_each(preview(query, target), _text)
                 return
             state = query.own_state()
             rate, pipelines = query.sink_options(state), query.pipelines(state, target)
@@ -152,7 +151,7 @@ def flush(
             )
             with _signals() as wait, bar as progress:
                 done = drain(pipelines, rate.max_rows_per_second, wait=wait, progress=progress)
-        console.show_each(done, _print)
+        console.show_each(done, _text)
 
 
 @contextlib.contextmanager
@@ -194,19 +193,17 @@ def _signals() -> Iterator[Wait]:
             signal.signal(number, handler)
 
 
-def _print(console: Console, done: FlushDone) -> None:
-    console.print(
+def _text(done: FlushDone) -> str:
+    flushed = f"The last flushed epoch: {epoch_id(done.flushed)}"
+    size = f"{counted(done.rows, 'row')}, {byte_count(done.bytes)}"
+    if done.dry_run:
+        return (
+            f"Target {done.target}: {counted(done.epochs, 'epoch')} would be flushed, {size}. {flushed}. The"
+            f" last epoch whose files would be deleted: {epoch_id(done.trimmed)}."
+        )
+    return (
         f"Query {done.query_id}, target {done.target}:"
-        f" {counted(done.epochs, 'epoch was', 'epochs were')} flushed,"
-        f" {counted(done.rows, 'row')}, {byte_count(done.bytes)}, in {done.seconds:.1f} s."
-        f" The last flushed epoch: {epoch_id(done.flushed)};"
-        f" {counted(done.pending_epochs, 'epoch is', 'epochs are')} pending. The flush ended: {done.reason}.",
-    )
-
-
-def _print_preview(console: Console, done: FlushDone) -> None:
-    console.print(
-        f"Target {done.target}: {counted(done.epochs, 'epoch')} would be flushed,"
-        f" {counted(done.rows, 'row')}, {byte_count(done.bytes)}. The last flushed epoch:"
-        f" {epoch_id(done.flushed)}. The last epoch whose files would be deleted: {epoch_id(done.trimmed)}.",
+        f" {counted(done.epochs, 'epoch was', 'epochs were')} flushed, {size}, in {done.seconds:.1f} s."
+        f" {flushed}; {counted(done.pending_epochs, 'epoch is', 'epochs are')} pending. The flush ended:"
+        f" {done.reason}."
     )

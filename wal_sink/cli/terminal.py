@@ -67,19 +67,17 @@ class SafeConsole(Console):
         for line in lines:
             self.print(line, soft_wrap=isinstance(line, str))
 
-    def show_each(
-        self, documents: Sequence[Document], show: Callable[[Console, Document], None]
-    ) -> None:
+    def show_each(self, documents: Sequence[Document], text: Callable[[Document], str]) -> None:
         """Print the outcome of a command for each target.
 
-        :param show: prints an outcome as text.
+        :param text: returns an outcome as text.
         """
         if self.as_json:
             several = TargetDocuments(targets=tuple(documents))
             print_document(documents[0] if len(documents) == 1 else several)
             return
         for document in documents:
-            show(self, document)
+            self.print(text(document))
 
     def render_str(self, text: str, **settings: Any) -> Text:
         """Return a text with escaped control characters."""
@@ -122,13 +120,9 @@ def output(*, as_json: bool) -> Iterator[SafeConsole]:
     except WalSinkError as error:
         SafeConsole(stderr=True, soft_wrap=True).print(in_red(type(error).__name__, f": {error}"))
         if as_json:
-            print_document(failure(error))
+            kind = type(error).__name__
+            print_document(Failure(error=kind, what=error.what, remedy=error.remedy))
         raise typer.Exit(error.exit_code) from error
-
-
-def failure(error: WalSinkError) -> Failure:
-    """Return an error as `--json` prints it."""
-    return Failure(error=type(error).__name__, what=error.what, remedy=error.remedy)
 
 
 def in_red(red: str, text: str = "") -> Text:
