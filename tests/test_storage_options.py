@@ -9,7 +9,6 @@ import traceback
 import pyarrow as pa
 import pytest
 
-from state_backends import S3Backend
 from wal_sink.configuration import Configuration, configure
 from wal_sink.errors import OptionError
 from wal_sink.publish.preflight import preflight
@@ -60,15 +59,6 @@ def test_checkpoint_and_log_open_with_their_own_options(
     assert (dict(location.checkpoint_options), dict(location.log_options)) == expected
 
 
-def test_checkpoint_and_log_are_found_under_hadoops_url() -> None:
-    location = configured("s3a://bucket/ck/", wal__storageOptions=KEYS).location
-    assert location.checkpoint == "s3://bucket/ck"
-    log = location.open_log("query")
-    assert log.url == "s3://bucket/ck/wal_sink/query"
-    assert isinstance(log, S3Backend)
-    assert location.open_checkpoint().billed
-
-
 @pytest.mark.parametrize("name", ["wal__storageOptions", "checkpoint__storageOptions"])
 @pytest.mark.parametrize("text", ['{"secret": "Geheim"', '["Geheim"]', '"Geheim"', "Geheim", "7"])
 def test_storage_options_without_json_object_are_refused(name: str, text: str) -> None:
@@ -98,7 +88,7 @@ def test_storage_option_without_effect_is_refused(options: dict[str, object]) ->
     assert "Geheim" not in str(caught.value)
 
 
-def test_storage_options_are_secret() -> None:
+def test_storage_options_are_secret_and_reach_the_tasks() -> None:
     """The store gets the options. The state of the log and the texts do not have them."""
     configuration = configured(
         "s3://b/ck", wal__storageOptions=KEYS, checkpoint__storageOptions=KEYS
@@ -112,13 +102,8 @@ def test_storage_options_are_secret() -> None:
     ):
         assert "Geheim" not in text
         assert "AKIA" not in text
-    assert configuration.location.log_options["secret"] == "Geheim"
-
-
-def test_storage_options_reach_the_tasks() -> None:
-    location = configured("s3://b/ck", wal__storageOptions=KEYS).location
-    copy = pickle.loads(pickle.dumps(location))
-    assert copy == location
+    copy = pickle.loads(pickle.dumps(configuration.location))
+    assert copy == configuration.location
     assert copy.log_options == KEYS
 
 

@@ -9,58 +9,21 @@ from pathlib import Path
 import pytest
 from pyspark.sql.types import (
     ArrayType,
-    BooleanType,
     DataType,
-    DoubleType,
     LongType,
     StringType,
     StructField,
     StructType,
-    TimestampType,
     VariantType,
     YearMonthIntervalType,
 )
 
 import wal_sink
 from tests.cli.shell import run
-from tests.support.cassandra import raw_options
 from wal_sink import errors
-from wal_sink.demo.cassandra import Node
-from wal_sink.publish.preflight import Checked
 from wal_sink.spark.internals.python_worker import arrow_schema
 
 SQLITE = "sqlite_target:SqliteTarget"
-
-
-@pytest.mark.cassandra
-def test_check_raises_the_errors_of_a_start(cassandra: Node, keyspace: str, tmp_path: Path) -> None:
-    """The error has the DDL of a missing table, or every column that does not fit.
-
-    No ledger table is made.
-    """
-    options = raw_options(cassandra, keyspace, "orders")
-    options |= {"checkpointLocation": str(tmp_path / "checkpoint")}
-
-    def check(**columns: DataType) -> Checked:
-        fields = [StructField(name, spark_type) for name, spark_type in columns.items()]
-        return wal_sink.check(StructType(fields), **options)
-
-    with pytest.raises(errors.SchemaMismatch, match="CREATE TABLE"):
-        check(id=LongType(), at=TimestampType(), price=StringType())
-    session = cassandra.session()
-    session.execute(
-        f"CREATE TABLE {keyspace}.orders (id bigint PRIMARY KEY, at timestamp, price decimal)"
-    )
-    assert "the query can start" in str(check(id=LongType(), at=TimestampType()))
-    with pytest.raises(errors.SchemaMismatch) as wrong:
-        check(id=LongType(), price=BooleanType(), no=DoubleType())
-    for name in ("no", "price"):
-        assert name in str(wrong.value)
-    tables = session.execute(
-        f"SELECT table_name FROM system_schema.tables WHERE keyspace_name = '{keyspace}'"
-    )
-    assert [row.table_name for row in tables] == ["orders"]
-    assert not (tmp_path / "checkpoint").exists()
 
 
 def test_check_command_needs_no_server_for_options(tmp_path: Path) -> None:
