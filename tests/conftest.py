@@ -44,15 +44,8 @@ if _MEMORY.is_dir() and shutil.disk_usage(_MEMORY).free > _LEAST_BYTES:
     # Logs, checkpoints and servers sync each write. Tests kill only processes, so files in memory are safe.
     os.environ["TMPDIR"] = tempfile.tempdir = str(_MEMORY)
 
-# Processes of commands and of the contract suites are forked from a process with these imports.
-multiprocessing.set_forkserver_preload(
-    [
-        "wal_sink.cli.main",
-        "wal_sink.targets.cassandra",
-        "tests.state_backends.contract",
-        "s3fs",
-    ]
-)
+# Processes of the contract suites are forked from a process with these imports.
+multiprocessing.set_forkserver_preload(["tests.state_backends.contract", "s3fs"])
 
 if sys.version_info < (3, 11, 8):
     # All threads share one count of the parser's depth (CPython gh-106905). If Hypothesis parses sources

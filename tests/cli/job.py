@@ -6,13 +6,10 @@ import sqlite3
 import time
 from pathlib import Path
 
-from typer.testing import CliRunner
-
 from sqlite_target import SqliteOptions, SqliteTarget
 from state_backends import open_backend
-from tests.cli.shell import Done
+from tests.cli.shell import Done, run
 from tests.protocol.engine import World
-from wal_sink.cli.main import app
 from wal_sink.protocol.flush_decisions import Retention
 from wal_sink.targets.base import Target
 
@@ -91,9 +88,7 @@ class Job(World):
         kinds = [f"{name}.target" for name in self.names] or ["target"]
         options = [text for kind in kinds for text in ("--option", f"{kind}={self.kind}")]
         settings = [verb, str(self.folder / self.place), *map(str, arguments), *options, "--json"]
-        done = CliRunner().invoke(app, settings, input=answer)
-        assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
-        return Done(done.exit_code, done.stdout, done.stderr)
+        return run(self.folder, *settings, answer=answer)
 
     def refused(self, verb: str, *arguments: object) -> tuple[int, str]:
         """Run a command that fails; return its exit code and the name of its error."""

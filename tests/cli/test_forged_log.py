@@ -148,8 +148,8 @@ def test_command_imports_no_unconfirmed_module_of_the_log(
     """An import would run the code of the attacker's module."""
     forge(world, {"target": "evil:Target", "table": "t"})
     done_by = tmp_path / "done"
-    (tmp_path / "evil.py").write_text(f"open({str(done_by)!r}, 'w')")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    (tmp_path / "evil.py").write_text(f"import os; os.mkdir({str(done_by)!r})")
+    monkeypatch.syspath_prepend(tmp_path)
     done = command(tmp_path, "flush")
     assert (done.code, done.document["error"]) == (2, "OptionError")
     assert "--option target=evil:Target" in done.document["remedy"]

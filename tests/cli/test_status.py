@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -26,23 +27,26 @@ def reporter(world: World) -> Reporter:
     return Reporter(world.log_backend, "memory", lambda: time.time_ns() // 1_000)
 
 
-def _one_line(text: str) -> str:
-    """Join the lines of a text."""
-    return " ".join(text.split())
+def printed(folder: Path) -> str:
+    """Return the text of `status`, with folded lines joined."""
+    done = run(folder, "status", "checkpoint")
+    assert (done.code, done.err) == (0, "")
+    return " ".join(done.out.split())
+
+
+def reported(folder: Path) -> dict[str, Any]:
+    """Return the document of `status --json`."""
+    return run(folder, "status", "checkpoint", "--json").document
 
 
 def test_query_that_only_started_has_nothing_pending(world: World, tmp_path: Path) -> None:
     world.run()
-    done = run(tmp_path, "status", "checkpoint", "--json")
-    assert done.code == 0, done.err
-    shown = done.document
+    shown = reported(tmp_path)
     assert shown["query_id"] == world.query_id
     assert [shown[name] for name in ("checkpointed", "published", "flushed")] == [-1, -1, -1]
     assert (shown["flushed_as_of"], shown["last_error"], shown["flusher"]) == (None, None, None)
     assert (shown["pending_epochs"], shown["safe_to_delete"]) == (0, True)
-    message = run(tmp_path, "status", "checkpoint")
-    assert (message.code, message.err) == (0, "")
-    text = " ".join(message.out.split())  # lines may be folded
+    text = printed(tmp_path)
     assert "none has ever reported" in text
     assert "yes, checkpoint and log, once the query is stopped" in text
     assert "reads its source from the beginning" in text
@@ -64,34 +68,36 @@ def test_query_that_lags_shows_lag_budget_and_flusher(world: World, tmp_path: Pa
     batches.batch([("e", 5)])
     batches.publish([("f", 6)])
     reporter(world).report("writing", 1)
-    shown = run(tmp_path, "status", "checkpoint", "--json").document
+    shown = reported(tmp_path)
     assert [shown[name] for name in ("checkpointed", "published", "flushed")] == [2, 3, 0]
     assert (shown["pending_epochs"], shown["pending_rows"]) == (2, 4)
     assert 0 < shown["pending_bytes"] < shown["budget_bytes"] == 5_000_000
-    assert " of 5.0 MB (wal.maxBytes)" in run(tmp_path, "status", "checkpoint").out
     assert shown["oldest_pending_seconds"] > 0
     assert shown["flushed_as_of"].endswith("+00:00")
     assert (shown["doing"], shown["flusher_alive"]) == ("writing epoch 1", True)
     assert 0 <= shown["heartbeat_seconds"] < 60
     assert shown["safe_to_delete"] is False
-    printed = run(tmp_path, "status", "checkpoint").out
-    assert "2 epochs, 4 rows" in printed
-    assert "(wal.maxBytes), oldest " in printed
-    assert printed.count("oldest") == 1
-    assert "alive: writing epoch 1" in printed
-    assert "no: 2 checkpointed epochs are not flushed" in printed
+    text = printed(tmp_path)
+    for part in (
+        "2 epochs, 4 rows",
+        " of 5.0 MB (wal.maxBytes), oldest ",
+        "alive: writing epoch 1",
+    ):
+        assert part in text
+    assert text.count("oldest") == 1
+    assert "no: 2 checkpointed epochs are not flushed" in text
 
 
 def test_flusher_is_shown_as_failing_dead_or_ended(world: World, tmp_path: Path) -> None:
     world.run().batch([("a", 1)])
     reporter(world).failed(TargetUnavailable("Node [10.0.0.7] is down", "Repair it."))
-    shown = run(tmp_path, "status", "checkpoint", "--json").document
+    shown = reported(tmp_path)
     assert shown["last_error"] == "TargetUnavailable: Node [10.0.0.7] is down"
     assert (shown["remedy"], shown["flusher_alive"]) == ("Repair it.", True)
-    printed = run(tmp_path, "status", "checkpoint").out
-    assert "Node [10.0.0.7] is down" in printed
-    assert "Repair it." in printed
-    assert "Nothing flushes" not in printed
+    text = printed(tmp_path)
+    assert "Node [10.0.0.7] is down" in text
+    assert "Repair it." in text
+    assert "Nothing flushes" not in text
 
     report = read_report(world.log_backend, "memory")
     assert report is not None
@@ -101,25 +107,22 @@ def test_flusher_is_shown_as_failing_dead_or_ended(world: World, tmp_path: Path)
     path = paths.REPORT.path("memory")
     dead = msgspec.structs.replace(report, flusher=f"{host}:{gone.pid}")
     world.log_backend.replace(path, dead.to_json())
-    assert run(tmp_path, "status", "checkpoint", "--json").document["flusher_alive"] is False
-    printed = run(tmp_path, "status", "checkpoint").out
-    assert "is silent or gone" in printed
+    assert reported(tmp_path)["flusher_alive"] is False
+    assert "is silent or gone" in printed(tmp_path)
     ended = msgspec.structs.replace(report, doing=ENDED, error=None)
     world.log_backend.replace(path, ended.to_json())
-    printed = _one_line(run(tmp_path, "status", "checkpoint").out)
-    assert "has ended, " in printed
-    assert "Nothing flushes: start the query again, or run `wal-sink flush file:" in printed
+    assert "has ended, " in printed(tmp_path)
+    assert "Nothing flushes: start the query again, or run `wal-sink flush file:" in printed(
+        tmp_path
+    )
 
 
 def test_checkpoint_that_was_set_back_is_reported(world: World, tmp_path: Path) -> None:
     world.run().flushed_batches([("a", 1)], [("b", 2)])
     world.checkpoint.delete(["commits/1"])
-    shown = run(tmp_path, "status", "checkpoint", "--json").document
+    shown = reported(tmp_path)
     assert (shown["checkpointed"], shown["flushed"], shown["pending_epochs"]) == (0, 1, 0)
-    assert (
-        "the checkpoint is older than the flushed epochs"
-        in run(tmp_path, "status", "checkpoint").out
-    )
+    assert "the checkpoint is older than the flushed epochs" in printed(tmp_path)
 
 
 def test_status_of_lost_checkpoint_prints_recovery_commands(world: World, tmp_path: Path) -> None:
@@ -127,7 +130,7 @@ def test_status_of_lost_checkpoint_prints_recovery_commands(world: World, tmp_pa
     for name in ("metadata", "offsets", "commits"):
         remaining = tmp_path / "checkpoint" / name
         remaining.unlink() if remaining.is_file() else shutil.rmtree(remaining)
-    refused = run(tmp_path, "status", "checkpoint", "--json").document
+    refused = reported(tmp_path)
     assert stand_in(world.log_backend.url, "LAST") in refused["remedy"]
 
 
