@@ -29,12 +29,12 @@ _WIDTH = 120
 
 
 def main() -> int:
-    """Return the exit code."""
+    """Run a soak; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", type=int, default=secrets.randbelow(1_000_000))
     parser.add_argument("--minutes", type=float, default=30.0)
     parser.add_argument(
-        "--cluster", action="store_true", help="everything beside each other, and deaths"
+        "--cluster", action="store_true", help="faults of a cluster with three targets"
     )
     parser.add_argument(
         "--picture", type=Path, default=Path("wal-sink-soak.svg"), help="of --cluster"

@@ -209,7 +209,7 @@ class ClusterSoak:
 
     def _end_drivers(self) -> None:
         for driver in self._drivers:
-            driver.__exit__(None, None, None)
+            driver.__exit__()
 
     def _configuration(self) -> dict[str, Mapping[str, str]]:
         jars = ":".join(map(str, kafka_jars()))
@@ -363,8 +363,7 @@ class ClusterSoak:
     def _wake(self, overtaken: Driver, last: int) -> None:
         """Wake an application when the second one has completed an epoch; kill it if it does not end.
 
-        It may not end: Spark waits forever for executors if the master has given its own to another
-        application.
+        Spark waits forever for executors if the master has given the application's executors to another one.
         """
         end_s = time.monotonic() + _PATIENCE_S
         while (status := self._status()) is None or status.checkpointed <= last:

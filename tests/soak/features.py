@@ -120,7 +120,7 @@ class FeaturesSoak:
                         deaths[fault] += 1
                     self._wait()
             finally:
-                self._driver.__exit__(None, None, None)
+                self._driver.__exit__()
             self._feed.write()
             self._read_the_rest()
             time.sleep(MOST_LIFE_S + 2)

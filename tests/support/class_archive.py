@@ -10,16 +10,13 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import fcntl
 import functools
 import hashlib
-import logging
 import os
 import shutil
 import signal
 import subprocess
 import sys
-import threading
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,11 +25,8 @@ import pyspark
 from wal_sink.demo import cassandra
 from wal_sink.demo.maven import cache_folder
 
-logger = logging.getLogger(__name__)
-
 # By default a JVM prints to its standard output why it does not use an archive.
 _QUIET = "-Xlog:cds=off -Xlog:cds+dynamic=off"
-_PATIENCE_S = 600
 
 
 class ClassArchive(NamedTuple):
@@ -100,27 +94,18 @@ CASSANDRA = ClassArchive(
 
 @functools.cache
 def _make_once(archive: ClassArchive) -> None:
-    if not archive.is_there():
-        archive.path.parent.mkdir(parents=True, exist_ok=True)
-        name = f"archive-{archive.name}"
-        threading.Thread(target=_make_alone, args=(archive,), name=name, daemon=True).start()
-
-
-def _make_alone(archive: ClassArchive) -> None:
-    """Make the archive, unless another process is making it."""
-    with archive.path.with_suffix(".lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return
-        if not archive.is_there():
-            _make(archive)
-
-
-def _make(archive: ClassArchive) -> None:
+    """Start a process that makes the archive. It does nothing if another process is making it."""
+    if archive.is_there():
+        return
+    archive.path.parent.mkdir(parents=True, exist_ok=True)
     begun = archive.path.with_suffix(f".{os.getpid()}")
+    # The file is complete when it gets its name.
+    script = '"$0" -m "$1" && mv "$2" "$3" || rm -f "$2"'
     app = subprocess.Popen(
-        [sys.executable, "-m", archive.app],
+        [
+            *("flock", "--nonblock", archive.path.with_suffix(".lock"), "sh", "-c", script),
+            *(sys.executable, archive.app, begun, archive.path),
+        ],
         env={**os.environ, archive.variable: f"{archive.always} -XX:ArchiveClassesAtExit={begun}"},
         cwd=Path(__file__).parents[2],
         stdin=subprocess.DEVNULL,
@@ -128,21 +113,11 @@ def _make(archive: ClassArchive) -> None:
         stderr=subprocess.DEVNULL,
         start_new_session=True,
     )
-    end = functools.partial(_end, app)
-    atexit.register(end)  # the tests may end before the archive is made
-    try:
-        app.wait(_PATIENCE_S)
-    except subprocess.TimeoutExpired:
-        end()
-    atexit.unregister(end)
-    if app.returncode == 0 and begun.exists():
-        begun.replace(archive.path)  # the file is complete when it gets its name
-    else:
-        begun.unlink(missing_ok=True)
-        logger.warning("no archive %s, so starts are slow", archive.name)
+    atexit.register(_end, app)
 
 
 def _end(app: subprocess.Popen[bytes]) -> None:
+    """Kill the process, since the tests may end before it does."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(app.pid, signal.SIGKILL)
     app.wait()
