@@ -10,7 +10,6 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
 
 from tests.support.maven_jars import maven_jars
 from tests.support.programs import ran
-from wal_sink.demo.maven import cache_folder, java_command
+from wal_sink.demo.maven import cache_folder, java_command, made_once
 
 SPARK, DELTA, ICEBERG, DUCKDB = "4.1.2", "4.4.0", "1.12.0", "1.5.5"
 _SETTINGS = {
@@ -111,14 +110,14 @@ print(json.dumps([connection.execute(each).fetchall() for each in json.load(sys.
 
 def duckdb_rows(*queries: str) -> list[list[list[Any]]]:
     """Run queries in DuckDB with its extensions for Delta and Iceberg; return the rows of each query."""
-    folder = cache_folder() / f"duckdb-{DUCKDB}"
-    if not folder.is_dir():
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as work:
-            wanted = [f"duckdb-extension-{name}=={DUCKDB}" for name in ("avro", "iceberg", "delta")]
-            command = [sys.executable, "-m", "pip", "install", "-q", "--target", f"{work}/made"]
-            subprocess.run([*command, f"duckdb=={DUCKDB}", *wanted], check=True)
-            Path(work, "made").rename(folder)
+
+    def install(work: Path) -> Path:
+        wanted = [f"duckdb-extension-{name}=={DUCKDB}" for name in ("avro", "iceberg", "delta")]
+        command = [sys.executable, "-m", "pip", "install", "-q", "--target", f"{work}/made"]
+        subprocess.run([*command, f"duckdb=={DUCKDB}", *wanted], check=True)
+        return work / "made"
+
+    folder = made_once(cache_folder() / f"duckdb-{DUCKDB}", install)
     done = ran(
         [sys.executable, "-c", _DUCKDB, str(folder)],
         input=json.dumps(queries),

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from wal_sink.demo.maven import cache_folder
+from wal_sink.demo.maven import cache_folder, made_once
 
 _POM = """\
 <project><modelVersion>4.0.0</modelVersion><groupId>x</groupId><artifactId>x</artifactId><version>1</version>
@@ -27,30 +26,23 @@ def maven_jars(name: str, artifacts: Sequence[str], without: Sequence[str] = ())
     :param artifacts: each `group:name:version` or `group:name:version:classifier`.
     :param without: dependencies that are left out, each `group:name`.
     """
-    folder = cache_folder() / name
-    if folder.is_dir():
-        return folder
     maven = shutil.which("mvn")
-    if maven is None:
+    folder = cache_folder() / name
+    if maven is None and not folder.is_dir():
         pytest.skip(f"the jars of {name} come by Maven (`mvn`), which is not installed")
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{name}-", dir=folder.parent) as work:
-        excluded = "".join(f"<exclusion>{_tags(item)}</exclusion>" for item in without)
-        wanted = "\n".join(
-            f"<dependency>{_tags(artifact)}<exclusions>{excluded}</exclusions></dependency>"
-            for artifact in artifacts
-        )
-        Path(work, "pom.xml").write_text(_POM.format(dependencies=wanted))
+    excluded = "".join(f"<exclusion>{_tags(item)}</exclusion>" for item in without)
+    wanted = "\n".join(
+        f"<dependency>{_tags(artifact)}<exclusions>{excluded}</exclusions></dependency>"
+        for artifact in artifacts
+    )
+
+    def download(work: Path) -> Path:
+        (work / "pom.xml").write_text(_POM.format(dependencies=wanted))
         command = [maven, "-B", "-q", "dependency:copy-dependencies", "-DoutputDirectory=jars"]
         subprocess.run(command, cwd=work, check=True)
-        try:
-            Path(work, "jars").rename(folder)
-        except OSError:
-            if (
-                not folder.is_dir()
-            ):  # if the folder exists, another process has downloaded the same jars
-                raise
-    return folder
+        return work / "jars"
+
+    return made_once(folder, download)
 
 
 def _tags(artifact: str) -> str:

