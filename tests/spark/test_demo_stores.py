@@ -33,10 +33,6 @@ def in_two_epochs(monkeypatch: pytest.MonkeyPatch, spark: SparkSession) -> None:
     spark.conf.set("spark.sql.session.timeZone", "UTC")
 
 
-def _go_on() -> None:
-    """Pause nowhere."""
-
-
 def fill_and_compare(spark: SparkSession, stores: Stores, folder: Path) -> None:
     """Stream flights into all stores, and compare. Then the control writes a batch twice, as after a kill."""
     sources = write_sources(folder, ROWS)
@@ -55,7 +51,7 @@ def fill_and_compare(spark: SparkSession, stores: Stores, folder: Path) -> None:
             assert store.count(query.table) == sources[query.source].num_rows
         for _ in range(2):
             batch = tenth.selectExpr(*CONTROL.select)  # made again, so that uuid() has other values
-            written.write(written.converted(batch), CONTROL.table, _go_on)
+            written.write(written.converted(batch), CONTROL.table)
         assert store.count(CONTROL.table) == 2 * ROWS // 10, store.target
 
 

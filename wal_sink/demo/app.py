@@ -129,7 +129,8 @@ def start(
 
 def write_batch(batch: DataFrame, epoch: int, *, table: str, store: Store) -> None:
     """Write a micro-batch of the control to the store. Spark then writes `commits/<epoch>`."""
-    store.write(batch, table, partial(pause_at, "write", table, epoch))
+    pause_at("write", table, epoch)
+    store.write(batch, table)
     pause_at("commit returned", table, epoch)
 
 

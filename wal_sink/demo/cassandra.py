@@ -282,7 +282,7 @@ class Cassandra(RowStore):
             "table": table,
         }
 
-    def insert(self, table: str, rows: Sequence[Row], pause: Callable[[], None]) -> None:
+    def insert(self, table: str, rows: Iterable[Row]) -> None:
         """Send a prepared INSERT for each row, with up to 100 in flight."""
         from cassandra.cluster import Cluster  # noqa: PLC0415 - in tasks only
         from cassandra.concurrent import execute_concurrent_with_args  # noqa: PLC0415 - as above
@@ -294,10 +294,7 @@ class Cassandra(RowStore):
                 f"INSERT INTO {table} (key, origin, day, scheduled, carrier, flight)"  # noqa: S608
                 " VALUES (?, ?, ?, ?, ?, ?)"
             )
-            middle = len(rows) // 2
-            execute_concurrent_with_args(session, insert, rows[:middle], _IN_FLIGHT)
-            pause()
-            execute_concurrent_with_args(session, insert, rows[middle:], _IN_FLIGHT)
+            execute_concurrent_with_args(session, insert, rows, _IN_FLIGHT)
         finally:
             cluster.shutdown()
 

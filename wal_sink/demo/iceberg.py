@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from pyiceberg.catalog import Catalog, load_catalog
@@ -40,9 +40,8 @@ class Iceberg(FileStore):
             **catalog,
         }
 
-    def write(self, batch: DataFrame, table: str, pause: Callable[[], None]) -> None:
+    def write(self, batch: DataFrame, table: str) -> None:
         """Append a micro-batch."""
-        pause()
         rows = batch.toArrow()
         self._catalog().create_table_if_not_exists(f"demo.{table}", rows.schema).append(rows)
 

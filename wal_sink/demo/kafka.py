@@ -26,7 +26,7 @@ from wal_sink.targets.kafka import KafkaTarget
 VERSION = "4.1.0"
 
 _ANSWER_S, _OPEN_S = 30.0, 1.0
-"""The seconds for which a reader waits for a record, and for the end of a transaction."""
+"""The seconds for which a reader waits for an answer, and for the end of a transaction."""
 
 
 class Broker(Child):
@@ -101,28 +101,48 @@ class Broker(Child):
             }
         )
         try:
-            numbers = consumer.list_topics(topic, timeout=30).topics[topic].partitions
+            numbers = consumer.list_topics(topic, timeout=_ANSWER_S).topics[topic].partitions
             partitions = [TopicPartition(topic, number, 0) for number in numbers]
-            ends = self._ends(partitions)
+            unread = self._ends(partitions, isolation)
             consumer.assign(partitions)
-            return [(message.key(), message.value()) for message in _messages(consumer, ends)]
+            records = []
+            while unread:
+                message = consumer.poll(_ANSWER_S)
+                assert message is not None, "the broker does not answer"
+                if not message.error():
+                    records.append((message.key(), message.value()))
+                elif message.offset() >= unread.get(
+                    message.partition(), 0
+                ):  # every error is an end
+                    unread.pop(message.partition(), None)
+            return records
         finally:
             consumer.close()
 
-    def _ends(self, partitions: Sequence[Any]) -> dict[int, int]:
-        """Return the offset after the last record of each partition, open transactions included."""
+    def _ends(self, partitions: Sequence[Any], isolation: str) -> dict[int, int]:
+        """Return the offset after the last record of each partition that a reader can read.
+
+        :param isolation: with `read_committed`, the method waits for the end of open transactions.
+        """
         from confluent_kafka import IsolationLevel  # noqa: PLC0415 -- as above
         from confluent_kafka.admin import OffsetSpec  # noqa: PLC0415 -- as above
 
         admin = self._admin()
-        futures = admin.list_offsets(
-            {partition: OffsetSpec.latest() for partition in partitions},
-            isolation_level=IsolationLevel.READ_UNCOMMITTED,
-            request_timeout=_ANSWER_S,
-        )
-        return {
-            partition.partition: future.result().offset for partition, future in futures.items()
-        }
+
+        def latest(level: Any) -> dict[int, int]:
+            asked = dict.fromkeys(partitions, OffsetSpec.latest())
+            futures = admin.list_offsets(asked, isolation_level=level, request_timeout=_ANSWER_S)
+            return {place.partition: future.result().offset for place, future in futures.items()}
+
+        ends = latest(IsolationLevel.READ_UNCOMMITTED)
+        if isolation != "read_committed":
+            return ends
+        deadline = time.monotonic() + _OPEN_S
+        while (committed := latest(IsolationLevel.READ_COMMITTED)) != ends:
+            if time.monotonic() > deadline:
+                break
+            time.sleep(0.01)
+        return committed
 
     def _admin(self) -> Any:
         from confluent_kafka.admin import AdminClient  # noqa: PLC0415 -- as above
@@ -167,31 +187,6 @@ class Broker(Child):
         return None
 
 
-def _messages(consumer: Any, ends: Mapping[int, int]) -> Iterator[Any]:
-    """Yield the records of a consumer's partitions.
-
-    :param ends: the offset after the last record of each partition, including records of open transactions.
-    """
-    # An open transaction blocks a reader of committed records.
-    unread, blocked = set(ends), set[int]()
-    answered_s = time.monotonic()
-    while unread:
-        message = consumer.poll(0.1)
-        if message is None:
-            waited_s = time.monotonic() - answered_s
-            if waited_s > _OPEN_S and unread <= blocked:
-                return
-            assert waited_s < _ANSWER_S, "the broker does not answer"
-            continue
-        answered_s, partition = time.monotonic(), message.partition()
-        if not message.error():
-            yield message
-        elif message.offset() >= ends[partition]:  # every error is the end of a partition
-            unread.discard(partition)
-        else:
-            blocked.add(partition)
-
-
 class PausingKafka(Pausing, KafkaTarget):
     """Kafka with pauses."""
 
@@ -226,15 +221,12 @@ class Kafka(RowStore):
         """Return each row as JSON in the column `value`."""
         return rows.selectExpr("to_json(struct(*)) AS value")
 
-    def insert(self, table: str, rows: Sequence[Row], pause: Callable[[], None]) -> None:
+    def insert(self, table: str, rows: Iterable[Row]) -> None:
         """Produce records without a transaction. Consumers read them, even if Spark commits no epoch."""
         from confluent_kafka import Producer  # noqa: PLC0415 - in tasks only
 
         producer = Producer({"bootstrap.servers": self.address})
-        for number, row in enumerate(rows):
-            if number == len(rows) // 2:
-                producer.flush()
-                pause()
+        for row in rows:
             producer.produce(table, row.value)
         producer.flush()
 

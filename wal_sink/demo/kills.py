@@ -8,8 +8,6 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-import pyarrow as pa
-
 from wal_sink.demo.app import Application, start_driver
 from wal_sink.demo.local_spark import ConnectServer, Driver
 from wal_sink.demo.outcome import KillOutcome, Report, comparison, report
@@ -17,12 +15,8 @@ from wal_sink.demo.pauses import Pause, Point
 from wal_sink.demo.progress import Sample, draw, repeated, take_sample
 from wal_sink.demo.queries import CONTROL, FLIGHTS, TENTH, Query, epochs, write_sources
 from wal_sink.demo.stores import Stores
-from wal_sink.model import paths
 from wal_sink.wal.location import locate
 from wal_sink.wal.store import newest
-
-_MAGIC_BYTES = 8
-"""Size of the header of an Arrow IPC file, before the stream."""
 
 
 class Kill(NamedTuple):
@@ -157,31 +151,10 @@ def _all_exist(files: Sequence[Path]) -> Callable[[], bool]:
 
 
 def discarded_rows(folder: Path, query: Query) -> int:
-    """Count the rows in the log that are not checkpointed. Spark computes these rows again.
-
-    A task keeps the rows of a small segment in memory, and they are in the log only with the manifest.
-    """
+    """Count the rows that are published and not checkpointed. Spark computes these rows again."""
     location = locate(str(folder / query.checkpoint))
     checkpoint = location.open_checkpoint()
-    store, epoch = location.open_log(checkpoint.query_id()), checkpoint.last_commit() + 1
-    state = newest(store)
-    if state is not None and state.last.epoch == epoch:
-        return state.last.rows
-    segments = Path(store.url.removeprefix("file://")) / paths.segment_folder(epoch)
-    return sum(map(_readable_rows, segments.glob("*")))
-
-
-def _readable_rows(file: Path) -> int:
-    """Count the rows in a segment file, which a killed task may have left unfinished.
-
-    An unfinished file has no footer, so this function reads the Arrow stream after the header.
-    """
-    rows = 0
-    with file.open("rb") as content:
-        content.seek(_MAGIC_BYTES)
-        try:
-            for batch in pa.ipc.open_stream(content):
-                rows += batch.num_rows
-        except (pa.ArrowInvalid, OSError, EOFError):
-            return rows
-    return rows
+    state = newest(location.open_log(checkpoint.query_id()))
+    if state is None or state.last.epoch == checkpoint.last_commit():
+        return 0
+    return state.last.rows

@@ -52,7 +52,7 @@ class KillOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """The point of the epoch at which each query was killed."""
     epoch: int
     rows_discarded: int
-    """The rows in the log that were not checkpointed. Spark computes these rows again."""
+    """The rows that were published and not checkpointed. Spark computes these rows again."""
     seconds: float
     """Time of the SIGKILL, in seconds since the first start of the application."""
 

@@ -43,7 +43,7 @@ Point = Literal[
 ]
 """A point in the processing of an epoch. In the order of time:
 
-- `write`: a task has received half of its rows.
+- `write`: a task has received half of its rows, or `foreachBatch` has got a micro-batch.
 - `commit called`: the manifest does not exist yet.
 - `commit returned`: the manifest exists, and `commits/N` does not exist.
 - `committed`: the epoch is checkpointed, and no row is sent to the target.

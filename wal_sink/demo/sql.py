@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import sqlalchemy
@@ -31,9 +31,8 @@ class Sql(FileStore):
             "createTable": "true",
         }
 
-    def write(self, batch: DataFrame, table: str, pause: Callable[[], None]) -> None:
+    def write(self, batch: DataFrame, table: str) -> None:
         """Append a micro-batch in a transaction. A repeated micro-batch is appended twice."""
-        pause()
         engine = self._engine(table)
         rows: Any = batch.toPandas()
         rows.to_sql(table, engine, if_exists="append", index=False)

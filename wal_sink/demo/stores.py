@@ -64,12 +64,8 @@ class Store(ABC):
         return rows
 
     @abstractmethod
-    def write(self, batch: DataFrame, table: str, pause: Callable[[], None]) -> None:
-        """Write a micro-batch of the control as most foreachBatch functions do.
-
-        :param pause: pauses the control to be killed. Call it after half of the rows, or before all rows if
-            they are written at once.
-        """
+    def write(self, batch: DataFrame, table: str) -> None:
+        """Write a micro-batch of the control as most foreachBatch functions do."""
 
     @abstractmethod
     def count(self, table: str) -> int:
@@ -98,19 +94,13 @@ class FileStore(Store):
 class RowStore(Store):
     """A store to which each task of the control sends its rows by a driver."""
 
-    def write(self, batch: DataFrame, table: str, pause: Callable[[], None]) -> None:
+    def write(self, batch: DataFrame, table: str) -> None:
         """Send the rows of each partition in its task."""
-        batch.foreachPartition(partial(self._write_partition, table=table, pause=pause))
-
-    def _write_partition(
-        self, partition: Iterator[Row], *, table: str, pause: Callable[[], None]
-    ) -> None:
-        if rows := list(partition):
-            self.insert(table, rows, pause)
+        batch.foreachPartition(partial(self.insert, table))
 
     @abstractmethod
-    def insert(self, table: str, rows: Sequence[Row], pause: Callable[[], None]) -> None:
-        """Send one or more rows, and call `pause` as `write` does."""
+    def insert(self, table: str, rows: Iterable[Row]) -> None:
+        """Send the rows of a partition."""
 
 
 STORES = tuple(name for name in OWN if find_spec(f"wal_sink.demo.{name}"))
