@@ -26,9 +26,9 @@ def maven_jars(name: str, artifacts: Sequence[str], without: Sequence[str] = ())
     :param artifacts: each `group:name:version` or `group:name:version:classifier`.
     :param without: dependencies that are left out, each `group:name`.
     """
-    maven = shutil.which("mvn")
+    maven = shutil.which("mvn") or ""
     folder = cache_folder() / name
-    if maven is None and not folder.is_dir():
+    if not (maven or folder.is_dir()):
         pytest.skip(f"the jars of {name} come by Maven (`mvn`), which is not installed")
     excluded = "".join(f"<exclusion>{_tags(item)}</exclusion>" for item in without)
     wanted = "\n".join(

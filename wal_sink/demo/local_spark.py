@@ -62,7 +62,7 @@ class Driver:
 
     The end of the `with` block kills the application if it still runs.
 
-    :param arguments: the arguments of Python, for example `["-m", "my_job"]`.
+    :param arguments: the arguments of `program`, for example `["-m", "my_job"]` for Python.
     :param output: the file for the output.
     :param environment: more variables for the process.
     :param folder: the working folder; None for the working folder of this process.
@@ -70,6 +70,7 @@ class Driver:
     """
 
     program = sys.executable
+    """The program that gets the arguments."""
 
     def __init__(
         self,
