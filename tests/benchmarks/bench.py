@@ -59,17 +59,12 @@ class Bench:
     @functools.cached_property
     def spark(self) -> SparkSession:
         """The session, which is made at the first use."""
-        sinks = session.sink_jars() if self._parts & {"jdbc", "mariadb", "kafka"} else []
-        return session.open_shared(self.server, [*self._jars, *sinks])
-
-    @property
-    def has_connector(self) -> bool:
-        """True if the connector's jars are there."""
-        return bool(self._jars)
-
-    @functools.cached_property
-    def _jars(self) -> list[Path]:
-        return session.connector_jars() if self._parts & {"grouped", "scattered"} else []
+        jars: list[Path] = []
+        if self._parts & {"grouped", "scattered"}:
+            jars += session.connector_jars()
+        if self._parts & {"jdbc", "mariadb", "kafka"}:
+            jars += session.sink_jars()
+        return session.open_shared(self.server, jars)
 
     def close(self) -> None:
         """Stop the session if it was made."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
 from pathlib import Path
@@ -14,9 +13,6 @@ from tests.benchmarks.server import Server
 from tests.spark.kafka_jars import kafka_jars
 from wal_sink.demo import maven
 from wal_sink.demo.local_spark import local_session
-from wal_sink.errors import WalSinkError
-
-logger = logging.getLogger(__name__)
 
 CONNECTOR = maven.Artifact("com.datastax.spark", "spark-cassandra-connector_2.13", "3.5.1")
 JDBC = {
@@ -27,32 +23,21 @@ _SPARKS_OWN = ("scala-library", "scala-reflect", "slf4j-api")
 
 
 def connector_jars() -> list[Path]:
-    """Return the connector's jars, downloaded once; return none, with a warning, if the download fails."""
+    """Return the connector's jars, downloaded once."""
     return _without_sparks_own(CONNECTOR, f"spark-cassandra-connector-{CONNECTOR.version}")
 
 
 def sink_jars() -> list[Path]:
     """Return the jars of Spark's sinks for JDBC and Kafka, downloaded once."""
-    try:
-        kafka = kafka_jars()
-    except WalSinkError as error:
-        logger.warning("Spark's Kafka sink is left out: %s", error)
-        kafka = []
-    drivers = [
-        jar
-        for name, artifact in JDBC.items()
-        for jar in _without_sparks_own(artifact, f"{name}-jdbc-{artifact.version}")
-    ]
-    return drivers + kafka
+    jars = kafka_jars()
+    for name, artifact in JDBC.items():
+        jars += _without_sparks_own(artifact, f"{name}-jdbc-{artifact.version}")
+    return jars
 
 
 def _without_sparks_own(artifact: maven.Artifact, name: str) -> list[Path]:
-    try:
-        folder = maven.jars(artifact, name)
-    except WalSinkError as error:
-        logger.warning("%s is left out: %s", artifact, error)
-        return []
-    return [jar for jar in sorted(folder.glob("*.jar")) if not jar.name.startswith(_SPARKS_OWN)]
+    jars = sorted(maven.jars(artifact, name).glob("*.jar"))
+    return [jar for jar in jars if not jar.name.startswith(_SPARKS_OWN)]
 
 
 def open_shared(server: Server, jars: list[Path]) -> SparkSession:

@@ -55,6 +55,5 @@ def scattered(bench: Bench) -> list[Figure]:
 
 
 def _rounds(bench: Bench, source: Source, connectors: list[Contender]) -> list[Round]:
-    contenders = [OURS, *(connectors if bench.has_connector else []), COUNTING]
     store = cassandra(bench.server, source)
-    return rounds(bench, store, source, contenders, bench.sizes.rounds)
+    return rounds(bench, store, source, [OURS, *connectors, COUNTING], bench.sizes.rounds)
