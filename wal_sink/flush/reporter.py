@@ -202,6 +202,9 @@ class Reporter:
             if self._store is None:
                 return
             doing = self._doing if self._epoch is None else f"{self._doing} epoch {self._epoch}"
+            step_s = self._written_s - self._reported_s
+            if self._epoch is not None and step_s >= self._period_s:
+                doing = f"{doing}, for {step_s:.0f} s"  # a target that hangs gives no error yet
             report = FlusherReport(
                 flusher=this_process(),
                 doing=self._retry_text or doing,
