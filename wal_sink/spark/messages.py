@@ -15,15 +15,10 @@ from wal_sink.configuration import Configuration, Destination
 from wal_sink.errors import WalSinkError
 from wal_sink.progress.flusher_report import age_s, is_alive, read_report, this_process
 from wal_sink.progress.status import pending_epochs
-from wal_sink.spark.internals.streaming_query import Source
 from wal_sink.units import counted, now_us
 from wal_sink.wal.store import LogStore, newest
 
 logger = logging.getLogger(__name__)
-
-_CANNOT_REPLAY = frozenset({"TextSocketMicroBatchStream"})
-"""Classes of Spark's own sources that cannot return a row a second time. The sink cannot detect such sources
-of other packages."""
 
 _KILL_IDLE, _IDLE_TIMEOUT = (
     (f"spark.sql.execution.pyspark.udf.{name}", f"spark.python.worker.{name}")
@@ -37,18 +32,18 @@ def log_start(
     query_id: str,
     configuration: Configuration,
     store: LogStore,
-    sources: Iterable[Source],
+    lost: Sequence[str],
     session_setting: Callable[[str], str | None],
     *,
     flushes_here: bool,
 ) -> None:
     """Log the settings in force and the warnings of a start. An error of this function stops no query.
 
+    :param lost: descriptions of the sources that cannot return a row a second time.
     :param session_setting: returns a setting of the session by its name; None if the setting is not set.
     :param flushes_here: False if another process flushes.
     """
     try:
-        lost = cannot_replay(sources)
         _log_visibly(block(query_id, configuration, store.url, lost, flushes_here=flushes_here))
         for warning in _warnings(configuration, store, lost, session_setting):
             logger.warning("query %s: %s", query_id, warning)
@@ -64,11 +59,7 @@ def block(
     *,
     flushes_here: bool,
 ) -> str:
-    """Return the settings in force as lines of text, without secrets.
-
-    :param log: URL of the query's log.
-    :param lost: descriptions of the sources that cannot replay.
-    """
+    """Return the settings in force as lines of text, without secrets."""
     once = "exactly-once: only checkpointed rows become visible, each of them once"
     by_hand = f"another process: `wal-sink flush {configuration.location.checkpoint} --follow`"
     settings = {
@@ -79,12 +70,6 @@ def block(
     width = max(map(len, settings))
     lines = [f"  {heading:<{width}}  {text}" for heading, text in settings.items()]
     return "\n".join([f"wal_sink: query {query_id} starts", *lines])
-
-
-def cannot_replay(sources: Iterable[Source]) -> list[str]:
-    """Return the descriptions of the sources whose rows are lost if a micro-batch runs again."""
-    descriptions = [source.description for source in sources if source.kind in _CANNOT_REPLAY]
-    return list(dict.fromkeys(descriptions))
 
 
 def _warnings(

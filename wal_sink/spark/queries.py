@@ -203,7 +203,7 @@ class Queries:
                 )
             return
         start.check_log(query_id, already_runs=already_runs)
-        configuration, checkpoint, store, sources = start
+        configuration, checkpoint, store, sockets = start
         flush = QueryFlush(query_id, run_id, checkpoint, store)
         if self.flushes_here:
             if self._flush(query_id) is None:
@@ -213,7 +213,7 @@ class Queries:
         if self._start_threads(flush):
             logger.info("query %s starts with %s", query_id, configuration.public)
             log_start(
-                *(query_id, configuration, store, sources),
+                *(query_id, configuration, store, sockets),
                 lambda name: self._spark.conf.get(name, None),
                 flushes_here=self.flushes_here,
             )

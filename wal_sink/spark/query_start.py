@@ -15,7 +15,6 @@ from wal_sink.publish.plans import compare_again
 from wal_sink.spark.batch_writer import options_at
 from wal_sink.spark.data_source import FORMAT
 from wal_sink.spark.internals import streaming_query
-from wal_sink.spark.internals.streaming_query import Source
 from wal_sink.spark.query_flush import Place
 from wal_sink.wal.location import owned_state, refuse_other_log
 from wal_sink.wal.store import LogStore
@@ -27,7 +26,8 @@ class QueryStart(NamedTuple):
     configuration: Configuration
     checkpoint: Checkpoint
     store: LogStore
-    sources: Sequence[Source]
+    sockets: Sequence[str]
+    """Descriptions of the sources that cannot return a row a second time."""
 
     def check_log(self, query_id: str, *, already_runs: bool) -> None:
         """Refuse the log of another query. Let the first micro-batch of the run compare plans and tables.
@@ -58,7 +58,7 @@ def query_start(spark: SparkSession, query: StreamingQuery) -> QueryStart | None
     configuration.refuse_bucket(spark.conf.get(FILE_MANAGER, None))
     location = configuration.location
     store = location.open_log(started.query_id)
-    return QueryStart(configuration, location.open_checkpoint(), store, started.sources)
+    return QueryStart(configuration, location.open_checkpoint(), store, started.sockets)
 
 
 def open_place(query: StreamingQuery) -> Place:

@@ -25,14 +25,8 @@ from wal_sink.spark.internals import spark_session
 from wal_sink.spark.internals.spark_session import find_class, folder, is_stopped, java, without_jvm
 from wal_sink.spark.query_errors import refuse_layout, refuse_mode
 
-
-class Source(NamedTuple):
-    """A source of a query."""
-
-    kind: str
-    """Name of its class, without the package."""
-    description: str
-    """Its text in Spark's progress events."""
+_SOCKET = "TextSocketMicroBatchStream"
+"""The class of Spark's only source that cannot return a row a second time."""
 
 
 class StartedQuery(NamedTuple):
@@ -43,7 +37,9 @@ class StartedQuery(NamedTuple):
     """The options of the sink. `checkpointLocation` is as Spark has resolved it."""
     folder: str
     """Current folder of the JVM and of its Python workers. The driver's Python may have changed its own."""
-    sources: tuple[Source, ...] = ()
+    sockets: list[str]
+    """Descriptions of the sources that cannot return a row a second time. Sources of other packages are not
+    detected."""
 
 
 def started_query(
@@ -72,14 +68,9 @@ def started_query(
     options = writer_options or _format_options(execution)
     options = {name: text for name, text in options.items() if name.lower() != "checkpointlocation"}
     options["checkpointLocation"] = root
-    java_sources = execution.sources()
-    sources = [java_sources.apply(i) for i in range(java_sources.length())]
-    return StartedQuery(
-        str(query.id),
-        options,
-        folder(),
-        tuple(Source(s.getClass().getSimpleName(), str(s.toString())) for s in sources),
-    )
+    sources = [execution.sources().apply(i) for i in range(execution.sources().length())]
+    sockets = {str(s.toString()) for s in sources if s.getClass().getSimpleName() == _SOCKET}
+    return StartedQuery(str(query.id), options, folder(), sorted(sockets))
 
 
 def _format_options(execution: Any) -> Mapping[str, str]:
