@@ -185,56 +185,47 @@ def fail_in_the_block(shop: Shop) -> None:
         raise KeyError("mine")
 
 
-def test_block_raises_the_error_of_an_idle_flush(
-    spark: SparkSession, checkpoint: str, tmp_path: Path
-) -> None:
+def run_to_sqlite(spark: SparkSession, folder: Path, target: str) -> StreamingQuery:
+    """Run a query to its end, from the files in the folder to a table that has the name of the target."""
+    options = {"target": "sql", "sql.url": f"sqlite:///{folder / 'rows.db'}", "table": target}
+    job = stream(spark, str(folder / "source")).writeStream.format("wal_sink")
+    job = job.options(**{f"{target}.{name}": text for name, text in options.items()})
+    job = job.options(targets=target, **{f"{target}.createTable": "true"})
+    job = job.option("checkpointLocation", str(folder / "checkpoint")).trigger(availableNow=True)
+    query = job.start()
+    query.awaitTermination()
+    return query
+
+
+def test_block_raises_the_error_of_an_idle_flush(spark: SparkSession, tmp_path: Path) -> None:
     """A job without new data does not succeed after the target has lost its ledger."""
-    rows, database = stream(spark, write_source(tmp_path / "source", 1)), tmp_path / "rows.db"
-    options = {"target": "sql", "sql.url": f"sqlite:///{database}", "createTable": "true"}
-
-    def run() -> StreamingQuery:
-        job = rows.writeStream.format("wal_sink").trigger(availableNow=True)
-        query = job.options(checkpointLocation=checkpoint, table="t", **options).start()
-        query.awaitTermination()
-        return query
-
+    write_source(tmp_path / "source", 1)
     with wal_sink.register(spark):
-        run()
-    with closing(sqlite3.connect(database)) as connection:
+        run_to_sqlite(spark, tmp_path, "t")
+    with closing(sqlite3.connect(tmp_path / "rows.db")) as connection:
         connection.execute("DROP TABLE wal_sink_ledger")
     sink = wal_sink.register(spark)
-    query = run()
+    query = run_to_sqlite(spark, tmp_path, "t")
     with pytest.raises(TargetRefused, match="no such table"):
         wal_sink.await_flushed(query)
     with pytest.raises(NotDrained, match=r"TargetRefused: The ledger's table"):
         sink.close()
-    assert "no such table" in str(wal_sink.status(checkpoint).last_error)
+    assert "no such table" in str(wal_sink.status(str(tmp_path / "checkpoint")).last_error)
 
 
 @pytest.mark.timeout(400)
-def test_query_with_other_targets_fails_at_once(
-    spark: SparkSession, checkpoint: str, tmp_path: Path
-) -> None:
+def test_query_with_other_targets_fails_at_once(spark: SparkSession, tmp_path: Path) -> None:
     """The epoch of the former target is pending, and this process has no options to flush it."""
-    rows, database = stream(spark, write_source(tmp_path / "source", 1)), tmp_path / "rows.db"
-
-    def run(name: str) -> None:
-        options = {"target": "sql", "sql.url": f"sqlite:///{database}", "createTable": "true"}
-        own = {f"{name}.{option}": text for option, text in {**options, "table": name}.items()}
-        job = rows.writeStream.format("wal_sink").trigger(availableNow=True)
-        job = job.options(checkpointLocation=checkpoint, targets=name, **own)
-        job.start().awaitTermination()
-
+    write_source(tmp_path / "source", 1)
     with wal_sink.register(spark, flush=False):
-        run("former")
+        run_to_sqlite(spark, tmp_path, "former")
     write_file(tmp_path / "source", 1)
+    refusal = r"names other targets than the log(.|\n)*flush CHECKPOINT"
     with (
-        pytest.raises(
-            OptionError, match=r"names other targets than the log(.|\n)*flush CHECKPOINT"
-        ),
+        pytest.raises(OptionError, match=refusal),
         wal_sink.register(spark, drain_timeout=1_000),
     ):
-        run("new")
+        run_to_sqlite(spark, tmp_path, "new")
 
 
 def test_check_refuses_another_checkpoint_file_manager(
