@@ -192,6 +192,6 @@ class WalSinkStreamWriter(DataSourceStreamArrowWriter):
 
 
 class ConnectDataSource(WalSinkDataSource):
-    """Format `wal_sink` in a Connect session, in whose server no handle gets events."""
+    """Format `wal_sink` in a Connect session. No handle gets the events of its server."""
 
     has_handle = False

@@ -150,7 +150,7 @@ def log_pending(
 ) -> None:
     """Log how many epochs of a query are pending, if there are any.
 
-    :param who_flushes: returns the end of the message; one of the functions below.
+    :param who_flushes: returns the end of the message: `this_run`, `nobody` or `another_process`.
     """
     try:
         pending = pending_epochs(checkpoint, store)
@@ -168,12 +168,12 @@ def log_pending(
 
 
 def this_run(_checkpoint: Checkpoint, _store: LogStore) -> str:
-    """End the message about epochs that an earlier run has left, at the start of a run."""
+    """End the message of a start, whose flush continues with the epochs of an earlier run."""
     return ", from an earlier run. The flush continues now"
 
 
 def nobody(checkpoint: Checkpoint, _store: LogStore) -> str:
-    """End the message about epochs that this process no longer flushes."""
+    """End the message with how to flush the epochs, since this process no longer does."""
     return (
         ". To flush them, start the query again under `with wal_sink.register(spark):`, which waits for"
         f" the flush, or run `wal-sink flush {checkpoint.url}`."
@@ -181,7 +181,7 @@ def nobody(checkpoint: Checkpoint, _store: LogStore) -> str:
 
 
 def another_process(checkpoint: Checkpoint, store: LogStore) -> str:
-    """End the message about epochs that another process flushes, if it is alive."""
+    """End the message with the process that has to flush the epochs, or with its command."""
     state = newest(store)
     report = read_report(store, state.targets[0].name) if state is not None else None
     if report is not None and is_alive(report, now_us()):

@@ -225,7 +225,7 @@ def remove_listener(spark: SparkSession, listener: StreamingQueryListener) -> No
 
 
 _QUERY, _RUN, _EPOCH = "sql.streaming.queryId", "spark.jobGroup.id", "streaming.sql.batchId"
-"""Local properties of the thread that runs a query, and of its tasks."""
+"""Names of local properties, which the thread that runs a query has, and its tasks."""
 
 
 def current_execution(spark: SparkSession) -> Execution | None:
