@@ -181,7 +181,7 @@ def test_waiter_for_one_target_ignores_another_target(world: World, make_loop: M
     loops = [make_loop().start().loop, make_loop(stalls, "other").start().loop]
     until(lambda: stalls.failures > 0)
     checkpoint, store = Checkpoint(world.checkpoint), world.log_backend
-    flush = QueryFlush(world.query_id, "run", checkpoint, store, loops)
+    flush = QueryFlush(world.query_id, "run", lambda: (checkpoint, store), loops)
     flush.hurry()
     waited = wait_until_flushed(checkpoint, store, SECONDS, has_tried=flush.has_tried)
     assert waited.seconds < SECONDS / 2

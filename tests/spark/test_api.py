@@ -272,9 +272,9 @@ def test_close_waits_once_for_all_hanging_flushes(
         name = f"memory://{uuid.uuid4().hex}"
         world = World(open_backend(f"{name}/checkpoint"), open_backend(f"{name}/log"))
         world.run().batch([("a", 1)])
-        checkpoint = Checkpoint(world.checkpoint)
+        place = Checkpoint(world.checkpoint), world.log_backend
         loop = FlushLoop(world.flusher(hanging))
-        flush = QueryFlush(world.query_id, "", checkpoint, world.log_backend, [loop])
+        flush = QueryFlush(world.query_id, "", lambda place=place: place, [loop])  # type: ignore[misc]
         sink.queries._flushes[world.query_id] = flush
         loop.start()
         loops.append(loop)

@@ -351,7 +351,7 @@ class Sink:
                 remaining_s = 0.0 if waits_in_vain else max(0.0, deadline_s - time.monotonic())
                 wait_until_flushed(*flush.place(), remaining_s, has_tried=flush.has_tried)
             except Exception as error:  # noqa: BLE001 - the other queries are waited for all the same
-                failures.append(f"- {flush.name}: {type(error).__name__}: {error}")
+                failures.append(f"- query {flush.name}: {type(error).__name__}: {error}")
         return failures
 
     def _end(self, join_s: float, *, exiting: bool = False) -> None:

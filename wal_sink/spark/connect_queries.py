@@ -16,7 +16,7 @@ import logging
 import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from functools import partial
 
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -48,31 +48,6 @@ _PASSWORD_IN_URL = re.compile(r"://[^/@:]*:[^/@]+@")
 _STORE_OPTIONS = ("wal.storageoptions", "checkpoint.storageoptions")
 
 
-class Followed(NamedTuple):
-    """A query that this process flushes."""
-
-    name: str
-    """Its checkpoint, which is its name in error texts."""
-    candidate: Candidate
-    options: Mapping[str, str]
-    """Arguments of `follow` as options; names in lower case."""
-
-    def place(self) -> Place:
-        """Open the query's checkpoint and log."""
-        return _opened(self.options)
-
-    def hurry(self) -> None:
-        """Do nothing, since a `Follower` cannot be hurried."""
-
-    def has_tried(self, _target: str) -> bool:
-        """Return True, since a `Follower` does not report when it tries."""
-        return True
-
-    def lacks_a_target(self) -> bool:
-        """Return False, since a `Follower` flushes to every target of the log."""
-        return False
-
-
 class ConnectQueries:
     """The queries of a Connect client.
 
@@ -94,8 +69,8 @@ class ConnectQueries:
         self._lock = threading.Lock()
         self._options: dict[str, Mapping[str, str]] = {}
         """The options of each query that this client started, by query id; names in lower case."""
-        self._followed: dict[str, Followed] = {}
-        """The followed queries by checkpoint."""
+        self._followed: dict[str, tuple[Candidate, QueryFlush]] = {}
+        """The followed queries by checkpoint. Their threads are those of the `Follower`."""
         self._unwatch = connect_client.watch_starts(spark, _check, self._keep_options)
         self._ending = threading.Event()
         watch = exposition.watch if exposition else None
@@ -124,8 +99,8 @@ class ConnectQueries:
                 raise OptionError(
                     "This handle is closed.", "Call wal_sink.register(spark) for another one."
                 )
-            followed = Followed(checkpoint, candidate, lowered(texts) | places)
-            self._followed.setdefault(checkpoint, followed)
+            flush = QueryFlush(checkpoint, "", partial(_opened, lowered(texts) | places))
+            self._followed.setdefault(checkpoint, (candidate, flush))
             if not self._thread.is_alive():
                 self._thread.start()
 
@@ -152,18 +127,19 @@ class ConnectQueries:
         options = self._options.get(query_id)
         if options is None:
             raise unknown_place(query_id)
-        checkpoint, store = _opened(options)
+        place = _opened(options)
+        checkpoint, _ = place
         if checkpoint.query_id() != query_id:
             raise OptionError(
                 f"{checkpoint.url} is the checkpoint of query {checkpoint.query_id()}, not of {query_id}.",
                 "Pass the newest query, or the location of its checkpoint.",
             )
-        return QueryFlush(query_id, str(query.runId), checkpoint, store)
+        return QueryFlush(query_id, str(query.runId), lambda: place)
 
-    def flushes(self) -> Sequence[Followed]:
+    def flushes(self) -> Sequence[QueryFlush]:
         """Return the followed queries, which `close` waits for."""
         with self._lock:
-            return list(self._followed.values())
+            return [flush for _, flush in self._followed.values()]
 
     def accept_no_more(self) -> bool:
         """Follow no query from now on; return False if this method was called before."""
@@ -192,7 +168,7 @@ class ConnectQueries:
 
     def _candidates(self) -> list[Candidate]:
         with self._lock:
-            return [followed.candidate for followed in self._followed.values()]
+            return [candidate for candidate, _ in self._followed.values()]
 
     def _keep_options(self, start: StreamStart, query_id: str) -> None:
         """Keep the options of a query that has started. Warn of secrets among them, and of a path."""

@@ -116,8 +116,10 @@ class Queries:
         query_id = str(query.id)
         if refusal := self.refused.get(query_id):
             raise type(refusal)(*refusal.args)
-        flush = self._flush(query_id)
-        return flush or QueryFlush(query_id, str(query.runId), *open_place(query))
+        if flush := self._flush(query_id):
+            return flush
+        place = open_place(query)
+        return QueryFlush(query_id, str(query.runId), lambda: place)
 
     def flushes(self) -> Sequence[QueryFlush]:
         """Return the flushes of this process, which `close` waits for."""
@@ -147,18 +149,18 @@ class Queries:
         deadline_s = time.monotonic() + join_s
         for flush in flushes:
             flush.for_each_loop(lambda loop: loop.join(max(0.0, deadline_s - time.monotonic())))
-            if self.flushes_here and flush.query_id in running and not exiting:
+            if self.flushes_here and flush.name in running and not exiting:
                 logger.warning(
                     "query %s still runs, and nothing flushes it now. Its epochs stay in the log. If"
                     " the block ended too early, wait for the query in it: query.awaitTermination()",
-                    flush.query_id,
+                    flush.name,
                 )
 
     def log_pending(self) -> None:
         """Log how many epochs of each query are pending, and how to flush them."""
         who_flushes = nobody if self.flushes_here else another_process
         for flush in self._kept():
-            log_pending(flush.query_id, *flush.place(), who_flushes)
+            log_pending(flush.name, *flush.place(), who_flushes)
 
     # --- the start of a flush ---------------------------------------------------------------------
 
@@ -204,7 +206,7 @@ class Queries:
             return
         start.check_log(query_id, already_runs=already_runs)
         configuration, checkpoint, store, sockets = start
-        flush = QueryFlush(query_id, run_id, checkpoint, store)
+        flush = QueryFlush(query_id, run_id, lambda: (checkpoint, store))
         if self.flushes_here:
             if self._flush(query_id) is None:
                 log_pending(query_id, checkpoint, store, this_run)
@@ -230,9 +232,9 @@ class Queries:
             # handler of the target's driver.
             atexit.unregister(self._at_exit)
             atexit.register(self._at_exit)
-            former = self._flushes.get(flush.query_id)
-            self._flushes[flush.query_id] = flush
-            self.refused.pop(flush.query_id, None)
+            former = self._flushes.get(flush.name)
+            self._flushes[flush.name] = flush
+            self.refused.pop(flush.name, None)
             flush.for_each_loop(FlushLoop.start)
         if former is not None:  # The former flush may have old options. Both may run for a moment.
             former.for_each_loop(FlushLoop.stop)

@@ -26,23 +26,15 @@ Place = tuple[Checkpoint, LogStore]
 class QueryFlush:
     """Checkpoint and log of a query, and the threads that flush the query."""
 
-    query_id: str
+    name: str
+    """The id of the query. For a query of another client, it is the location of the checkpoint."""
     run_id: str
     """The run with which this flush began. Events of an earlier run are ignored."""
-    checkpoint: Checkpoint
-    store: LogStore
+    place: Callable[[], Place]
+    """Opens checkpoint and log."""
     loops: Sequence[FlushLoop] = ()
     """The thread of each target; empty if another process flushes."""
     run_has_ended: bool = False
-
-    @property
-    def name(self) -> str:
-        """The query in error texts."""
-        return f"query {self.query_id}"
-
-    def place(self) -> Place:
-        """Return the query's checkpoint and log."""
-        return self.checkpoint, self.store
 
     def for_each_loop(self, act: Callable[[FlushLoop], object]) -> None:
         """Call a method of the loop of every target, such as `FlushLoop.wake`."""
@@ -58,24 +50,20 @@ class QueryFlush:
         return all(loop.has_tried() for loop in self.loops if loop.target_name == target)
 
     def lacks_a_target(self) -> bool:
-        """Return True if the log has a target that this process does not flush to.
+        """Return True if there are threads, but none for one of the log's targets.
 
         That is so if the query was started with other targets than before. What is pending for such a
         target stays pending.
         """
-        state = newest(self.store)
-        names = {loop.target_name for loop in self.loops}
-        return state is not None and any(target.name not in names for target in state.live)
-
-    @property
-    def is_alive(self) -> bool:
-        """True if a thread is running."""
-        return any(loop.is_alive() for loop in self.loops)
+        _, store = self.place()
+        state, names = newest(store), {loop.target_name for loop in self.loops}
+        targets = {target.name for target in state.live} if state is not None else set()
+        return bool(names) and not targets <= names
 
     def is_done(self) -> bool:
         """Return True if the run has ended, and the threads have flushed everything and ended."""
-        is_flushed = bool(self.loops) and all(loop.error is None for loop in self.loops)
-        return self.run_has_ended and is_flushed and not self.is_alive
+        running_or_failed = [loop for loop in self.loops if loop.is_alive() or loop.error]
+        return self.run_has_ended and bool(self.loops) and not running_or_failed
 
 
 def flush_loops(
