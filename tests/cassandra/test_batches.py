@@ -99,22 +99,8 @@ def test_weight_of_a_row_counts_its_cells() -> None:
     assert 299 * limit.byte_weight + limit.row_weight >= 1112 + 50 * 16
 
 
-def test_options_set_the_limits_of_a_request() -> None:
-    limit = limits(plan(), batch_bytes=2_048, batch_rows=30)
-    assert (limit.bytes, limit.rows) == (2_048, 30)
-    assert requests("aaaaabbbbb", limit=LIMITS._replace(rows=2)) == [
-        *["aa", "aa", "a"],
-        *["bb", "bb", "b"],
-    ]
-
-
 def plan(*columns: Column) -> CassandraPlan:
     return msgspec.structs.replace(plan_of(), columns=columns)
-
-
-@pytest.mark.parametrize("keys", ["", "a"])
-def test_zero_or_one_row_makes_zero_or_one_request(keys: str) -> None:
-    assert requests(keys) == list(keys)
 
 
 ROWS = st.lists(st.tuples(st.integers(0, 30), st.integers(1, 30)), max_size=120)

@@ -17,7 +17,7 @@ from wal_sink.demo.cassandra import EmbeddedCassandra
 from wal_sink.errors import TargetUnavailable
 from wal_sink.model.ledger import LedgerRow, Outcome
 from wal_sink.model.plan import Plan
-from wal_sink.targets.base import ErrorClass, IdempotentSession, RowSlice, Session, Target
+from wal_sink.targets.base import IdempotentSession, RowSlice, Session, Target
 from wal_sink.targets.cassandra import CassandraOptions, CassandraTarget
 from wal_sink.targets.cassandra.driver.connection import Connection, connect
 from wal_sink.targets.cassandra.ledger import Ledger
@@ -98,16 +98,6 @@ def write(session: IdempotentSession, plan: Plan, *slices: RowSlice) -> None:
     session.drain()
 
 
-def finish_in_vain(
-    target: CassandraTarget, session: Session, current: LedgerRow
-) -> ErrorClass | Outcome:
-    """Return the outcome of an update, or the class of its error."""
-    try:
-        return finish(session, current, following(current))
-    except Exception as error:  # noqa: BLE001 - whatever the driver raises is classified
-        return target.classify(error)
-
-
 def eventually(session: Session, expected: LedgerRow, seconds: float = 30) -> LedgerRow:
     """Read until the row is the expected one, or time is up."""
     deadline = time.monotonic() + seconds
@@ -178,25 +168,6 @@ def test_stalled_node_is_marked_down(node: EmbeddedCassandra) -> None:
                 time.sleep(0.1)
         finally:
             node.resume()
-
-
-def test_session_survives_a_crash_of_the_node(
-    node: EmbeddedCassandra, session: IdempotentSession, target: CassandraTarget, plan: Plan
-) -> None:
-    current = row_of(session)
-    write(session, plan, rows(target, plan, 100, 20_000))
-    new = following(current)
-    assert finish(session, current, new) is Outcome.APPLIED
-    node.kill()
-    with pytest.raises(TargetUnavailable, match=r"No connection to Cassandra at 127\.0\.0\.1"):
-        target.connect("q")
-    assert finish_in_vain(target, session, new) in ("retry", "throttle", Outcome.UNKNOWN)
-    node.start()
-    assert session.read() == new
-    write(session, plan, rows(target, plan, 100, 20_100))
-    assert finish(session, new, following(new)) is Outcome.APPLIED
-    got = node.execute("SELECT id FROM ks.t")
-    assert {row.id for row in got} >= set(range(20_000, 20_200))
 
 
 def test_overloaded_node_slows_the_flush() -> None:

@@ -16,8 +16,7 @@ import pytest
 from tests.support.cassandra import NodeTable
 from tests.support.cql_driver import request_of
 from wal_sink.demo.cassandra import EmbeddedCassandra, Node
-from wal_sink.errors import TargetRefused, TargetUnavailable
-from wal_sink.targets.base import RowsRefused
+from wal_sink.errors import TargetUnavailable
 from wal_sink.targets.cassandra.driver.concurrency import Concurrency
 from wal_sink.targets.cassandra.driver.connection import connect
 from wal_sink.targets.cassandra.sender import Sender
@@ -26,20 +25,11 @@ from wal_sink.telemetry import FlushMetrics
 pytestmark = pytest.mark.cassandra
 
 US = 1_700_000_000_000_000
-TOO_LONG = "x" * 70_000
-"""A text that an index refuses."""
 
 
 @pytest.fixture
 def table(cassandra: Node, shared: str) -> NodeTable:
     return NodeTable(cassandra, shared)
-
-
-def indexed(table: NodeTable, cql: str = "text", using: str = "") -> NodeTable:
-    """Create the table with an index on its column c."""
-    table.create(f"id int PRIMARY KEY, c {cql}")
-    table.node.execute(f"CREATE INDEX ON {table.name} (c) {using}")
-    return table
 
 
 def rows(values: list[Any], kind: pa.DataType | None = None) -> pa.RecordBatch:
@@ -51,47 +41,10 @@ def ids(table: NodeTable) -> set[int]:
     return {row.id for row in table.select("id")}
 
 
-def test_rows_that_an_index_refuses_are_named(table: NodeTable) -> None:
-    """The other rows are written. Without the index all rows are."""
-    indexed(table)
-    values = [f"v{i}" for i in range(1_000)]
-    values[618] = TOO_LONG
-    with pytest.raises(RowsRefused) as refused:
-        table.write((US, rows(values)))
-    (row,) = refused.value.rows
-    assert row.us == US + 618
-    assert "Cassandra refuses the row with id=618 of" in row.error.what
-    assert "Cannot index value" in row.error.what
-    values[40] = TOO_LONG
-    later = US + 10_000
-    with pytest.raises(RowsRefused) as refused:
-        table.write((later, rows(values)))
-    assert {row.us - later for row in refused.value.rows} == {40, 618}
-    assert ids(table) == set(range(1_000)) - {618}  # row 40 has its former value
-    table.node.execute(f"DROP INDEX {table.keyspace}.{table.table}_c_idx")
-    table.write((later, rows(values)))
-    assert ids(table) == set(range(1_000))
-
-
-def test_refused_row_alone_in_its_request_is_named(table: NodeTable) -> None:
-    """No other row of its request was accepted, so an acknowledged row is sent again to compare."""
-    with pytest.raises(RowsRefused, match=r"refuses the row with id=4 of"):
-        indexed(table).write((US, rows(["y" * 60_000] * 4 + [TOO_LONG])))
-    assert ids(table) == {0, 1, 2, 3}
-
-
-def test_refused_rows_are_named_up_to_a_hundred(table: NodeTable) -> None:
-    """With more rows, and none accepted, the table is at fault."""
-    with pytest.raises(RowsRefused, match=r"refuses the row with id=0 of"):
-        indexed(table).write((US, rows([TOO_LONG])))
-    with pytest.raises(TargetRefused, match=r"refuses the row with id="):
-        table.write((US, rows([TOO_LONG] * 101)))
-    assert ids(table) == set()
-
-
 def test_row_at_which_replicas_fail_is_an_outage(table: NodeTable) -> None:
     """A replica answers UNKNOWN, as for a full disk."""
-    indexed(table, "vector<float, 2>", "USING 'sai'")
+    table.create("id int PRIMARY KEY, c vector<float, 2>")
+    table.node.execute(f"CREATE INDEX ON {table.name} (c) USING 'sai'")
     batch = rows([[1.0, 1.0]] * 9 + [[0.0, 0.0]], pa.list_(pa.float32()))
     with pytest.raises(TargetUnavailable, match="did not acknowledge") as outage:
         table.write((US, batch))
