@@ -181,20 +181,6 @@ def circle(graph: Mapping[str, Iterable[str]]) -> list[str]:
     return []
 
 
-def children(parent: str) -> dict[str, set[str]]:
-    """Return the imports among the direct members of a package: its modules, and its packages as a whole."""
-
-    def child(module: str) -> str:
-        return module.removeprefix(f"{parent}.").partition(".")[0]
-
-    inside = [module for module in MODULES if module.startswith(f"{parent}.")]
-    graph: dict[str, set[str]] = {child(module): set() for module in inside}
-    for module in inside:
-        near = {child(name) for name in imports(module) if name in inside}
-        graph[child(module)] |= near - {child(module)}
-    return graph
-
-
 def importers(outside: str) -> set[str]:
     """Return our modules that import a package of others."""
     return {
@@ -210,7 +196,6 @@ def test_reader_of_imports_finds_known_imports() -> None:
     assert {("flush", "protocol"), ("protocol", "model"), ("protocol", "foundation")} <= {*arrows()}
     assert any(name.startswith("wal_sink.demo") for name in importers("cassandra"))
     assert circle({"a": "b", "b": "c", "c": "a"})
-    assert children("wal_sink")["flush"] >= {"protocol", "wal", "errors"}
 
 
 @pytest.mark.parametrize("name", PACKAGES)
@@ -280,12 +265,6 @@ def test_modules_import_without_circles() -> None:
     for module in graph:  # `from package import submodule` also runs the package
         graph[module] -= {module, module.rpartition(".")[0]}
     assert circle(graph) == []
-
-
-def test_members_of_a_package_import_without_circles() -> None:
-    """A package in the package counts as a whole."""
-    for parent in {name.rpartition(".")[0] for name in MODULES} - {""}:
-        assert circle(children(parent)) == [], parent
 
 
 def test_packages_import_lower_layers_in_no_circle() -> None:
