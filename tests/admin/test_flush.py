@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import uuid
 from collections.abc import Iterator
 
 import pytest
 
-from state_backends import open_backend
 from tests.protocol.engine import World, in_memory
 from wal_sink import errors
 from wal_sink.admin import flush
 from wal_sink.admin.flush import FlushDone
-from wal_sink.admin.query import Query
 from wal_sink.admin.repair import refuse_beside_flusher
-from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.model import paths
 from wal_sink.progress.flusher_report import read_report
 from wal_sink.testing.faults import Crash, Faults
@@ -114,14 +110,3 @@ def test_drain_raises_the_crash_of_its_thread(world: World) -> None:
     world.run().batch([("a", 1)])
     with pytest.raises(Crash):
         drain(world, Faults(at=0, matching="write"))
-
-
-def test_copied_checkpoint_gets_no_flusher(world: World) -> None:
-    """A `commit()` of the original would wait for the report of the copy's flusher."""
-    world.run().batch([("a", 1)])
-    elsewhere = open_backend(f"memory://{uuid.uuid4().hex}/copy")
-    for path in world.checkpoint.list():
-        elsewhere.create(path, world.checkpoint.read(path))
-    query = Query(world.query_id, Checkpoint(elsewhere), world.log_backend)
-    with pytest.raises(errors.WrongOwner, match="Two copies would write"):
-        query.own_state()

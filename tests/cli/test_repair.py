@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,7 +10,6 @@ import pytest
 
 from tests.cli.job import Job, batches, rows_of
 from wal_sink.errors import Fenced
-from wal_sink.flush.reporter import Reporter
 from wal_sink.model import paths
 from wal_sink.model.state import EpochManifest
 from wal_sink.protocol.flush_decisions import Retention
@@ -271,13 +269,6 @@ def test_new_log_with_an_old_ledger_row_is_adopted(job: Job) -> None:
 
 
 # --- what is refused -----------------------------------------------------------------------------
-
-
-def test_set_mark_is_refused_while_a_flusher_is_alive(job: Job) -> None:
-    Reporter(job.log_backend, "sqlite", lambda: time.time_ns() // 1_000).report("resting", None)
-    stopped = job.command("set-mark", "--to", 1, "--yes")
-    assert (stopped.code, stopped.document["error"]) == (5, "FlusherAtWork")
-    assert "flushes target sqlite" in stopped.document["what"]
 
 
 def test_repair_of_an_unavailable_target_changes_nothing(job: Job) -> None:
