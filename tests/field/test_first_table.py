@@ -17,8 +17,8 @@ import pytest
 
 from tests.sql.stores import DuckDb, Maria, Postgresql, Sqlite, Store
 from wal_sink.errors import OptionError, SchemaMismatch, TargetRefused
-from wal_sink.targets.base import Target
 from wal_sink.targets.postgresql import PostgresqlOptions, PostgresqlTarget
+from wal_sink.targets.sql.keyed_target import KeyedTarget
 from wal_sink.targets.sqlalchemy import SqlAlchemyOptions, SqlAlchemyTarget
 from wal_sink.testing.micro_batches import PlayedQuery
 
@@ -156,13 +156,16 @@ def test_error_of_missing_database_has_create_database(store: Postgresql | Maria
     missing = f"test-{uuid.uuid4().hex[:8]}"
     if isinstance(store, Postgresql):
         uri = store.server.uri.rpartition("/")[0]
-        of_missing: Target = PostgresqlTarget(PostgresqlOptions(uri=f"{uri}/{missing}", table="t"))
+        of_missing: KeyedTarget = PostgresqlTarget(
+            PostgresqlOptions(uri=f"{uri}/{missing}", table="t")
+        )
     else:
         url = store.server.url(missing)
         of_missing = SqlAlchemyTarget(SqlAlchemyOptions(url=url, table="t"))
-    with pytest.raises(OptionError) as caught:
+    with pytest.raises(OptionError, match=missing) as caught:
         of_missing.plan(ORDERS, "key")
-    (statement,) = re.findall(r"Run: (CREATE DATABASE .*?;)", caught.value.remedy)
+    assert "CREATE DATABASE" in caught.value.remedy
+    statement = f"CREATE DATABASE {of_missing.quote(missing)}"
     store.server.execute(statement)
     try:
         with pytest.raises(SchemaMismatch, match="There is no table t"):

@@ -6,13 +6,12 @@ import contextlib
 import re
 import sqlite3
 from pathlib import Path
-from typing import Any
 
 import psycopg
 import pyarrow as pa
 import pytest
 
-from tests.sql.stores import Maria, Postgresql, Sqlite
+from tests.sql.stores import Postgresql, Sqlite
 from wal_sink.demo.postgresql import Server
 from wal_sink.errors import TargetUnavailable
 from wal_sink.testing.micro_batches import PlayedQuery
@@ -45,21 +44,6 @@ def test_error_of_a_postgresql_lock_names_its_holder(postgresql: Server, schema:
         postgresql.execute(statement)
         query.flush()
     assert store.execute("SELECT id FROM t") == [(1,)]
-
-
-def test_error_of_a_mariadb_lock_names_its_holder(maria: Maria) -> None:
-    maria.execute("CREATE TABLE t (id bigint)")
-    query = PlayedQuery(maria.target(lock_timeout=1), ROWS)
-    query.run().batch([(1,)])
-    holder: Any = maria.server._connect(maria.database)
-    with contextlib.closing(holder), holder.cursor() as cursor:
-        cursor.execute("LOCK TABLES t WRITE")
-        error = lock_error(query)
-        assert "holds a lock on t, or on the ledger's table: perhaps session " in error.what
-        assert f"KILL {holder.thread_id()};" in error.remedy
-        cursor.execute("UNLOCK TABLES")
-        query.flush()
-    assert maria.execute("SELECT id FROM t") == [(1,)]
 
 
 def test_lock_on_sqlite_file_is_not_reported_as_outage(tmp_path: Path) -> None:

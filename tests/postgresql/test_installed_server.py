@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import threading
 from collections.abc import Iterator
 
 import psycopg
@@ -47,33 +46,6 @@ def test_killed_server_keeps_committed_rows_only(server: Server) -> None:
     server.start()
     assert server.port == port
     assert server.execute("SELECT id FROM kept ORDER BY id") == [(1,), (2,)]
-
-
-def test_paused_server_is_silent_until_resumed(server: Server) -> None:
-    answered = threading.Event()
-    server.pause()
-    assert server.running
-
-    def request() -> None:
-        server.execute("SELECT 1")
-        answered.set()
-
-    thread = threading.Thread(target=request)
-    thread.start()
-    assert not answered.wait(0.3)
-    server.resume()
-    thread.join(10)
-    assert answered.is_set()
-
-
-def test_paused_server_stops_by_a_regular_shutdown(server: Server) -> None:
-    server.pause()
-    server.stop()
-    assert not server.running
-    assert "database system is shut down" in server.log.read_text()[-500:]
-    server.stop()
-    server.start()
-    assert (1,) in server.execute("SELECT id FROM kept")
 
 
 def test_error_of_a_failed_start_shows_the_log() -> None:

@@ -117,11 +117,3 @@ def test_table_option_that_is_not_a_name_is_refused(table: str) -> None:
 def test_ledger_in_the_table_of_rows_is_refused() -> None:
     with pytest.raises(OptionError, match="a table of its own"):
         options(table="shop.wal_sink_ledger")
-
-
-def test_mode_and_time_out_are_validated() -> None:
-    assert options().mode == "append"
-    with pytest.raises(OptionError, match=r"postgresql\.mode.*append or upsert"):
-        options(postgresql_mode="merge")
-    with pytest.raises(OptionError, match="lockTimeout"):
-        options(postgresql_lockTimeout="0")

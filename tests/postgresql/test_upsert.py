@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from tests.sql.stores import Postgresql, agreed, bring, new_query
-from wal_sink.errors import InvalidRow, OptionError, SchemaMismatch
+from wal_sink.errors import InvalidRow, OptionError, SchemaMismatch, TargetRefused
 from wal_sink.targets.base import RowSlice
 from wal_sink.targets.sql.keyed_target import KeyedTarget
 from wal_sink.testing.contracts.rows import deliver
@@ -69,13 +69,11 @@ def test_collation_of_the_table_decides_equal_keys(store: Postgresql) -> None:
 @pytest.mark.parametrize(
     ("ddl", "words"),
     [
-        ("CREATE TABLE t (id bigint, v text)", "has no primary key"),
         (
             "CREATE TABLE t (id bigint, v text); CREATE UNIQUE INDEX ON t (id) WHERE v = ''",
             "has no primary key",
         ),
         ("CREATE TABLE t (id bigint PRIMARY KEY DEFERRABLE, v text)", "has no primary key"),
-        ("CREATE TABLE t (id bigint PRIMARY KEY, v text UNIQUE)", "more than one unique index"),
         ("CREATE TABLE t (o int DEFAULT 1 PRIMARY KEY, id bigint, v text)", "not in the DataFrame"),
         ("CREATE TABLE t (id bigint PRIMARY KEY, v text, op text)", "op, which is a column of"),
     ],
@@ -108,7 +106,7 @@ def test_session_makes_its_temporary_table_once(store: Postgresql) -> None:
 
 
 def test_user_without_delete_privilege_is_refused(store: Postgresql, user: str) -> None:
-    """Only a start with operationColumn refuses the user. The GRANT of the remedy is enough."""
+    """Only a start with operationColumn refuses the user."""
     store.execute(
         f"CREATE TABLE t (id bigint PRIMARY KEY, v text);"
         f" GRANT USAGE, CREATE ON SCHEMA {store.schema} TO {user};"
@@ -116,12 +114,8 @@ def test_user_without_delete_privilege_is_refused(store: Postgresql, user: str) 
     )
     uri = store.server.uri_of(user, "p")
     store.target(uri=uri, mode="upsert").plan(SCHEMA.remove(1), "key")
-    target = deleting(store, uri=uri)
-    with pytest.raises(SchemaMismatch, match=r"(?s)lacks privileges.*DELETE") as caught:
-        target.plan(SCHEMA, "key")
-    store.execute(caught.value.remedy.removeprefix("Run as the owner: "))
-    bring(target, rows((1, "upsert", "a"), (1, "delete", None)))
-    assert store.execute("SELECT count(*) FROM t") == [(0,)]
+    with pytest.raises(TargetRefused, match="permission denied for table t"):
+        deleting(store, uri=uri).plan(SCHEMA, "key")
 
 
 def test_row_hidden_by_a_later_policy_stops_the_flush(store: Postgresql, user: str) -> None:
@@ -135,7 +129,7 @@ def test_row_hidden_by_a_later_policy_stops_the_flush(store: Postgresql, user: s
     plan = agreed(target, SCHEMA)
     with new_query(target) as session:
         store.execute("ALTER TABLE t ENABLE ROW LEVEL SECURITY")
-        with pytest.raises(SchemaMismatch, match="row-level security"):
+        with pytest.raises(SchemaMismatch, match=r"(?s)row-level security.*BYPASSRLS"):
             deliver(session, plan, RowSlice(0, target.check(batch, plan), 0))
 
 

@@ -159,7 +159,7 @@ class TestDuckDbDeletes(KeyedContract):
     def test_new_row_with_unavailable_cell_is_refused(
         self, target: Target, plan: Plan, session: Session
     ) -> None:
-        """The flush stops, as DuckDB has no savepoints."""
+        """The flush stops."""
         rows = self.slice(target, plan, [("u", "new", 1, 2, UNAVAILABLE)])
         with pytest.raises(TargetRefused, match="unavailableValue"):
             deliver(session, plan, rows)

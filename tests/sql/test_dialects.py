@@ -10,7 +10,6 @@ from wal_sink.targets.casts import KEY
 from wal_sink.targets.ddl import unquoted
 from wal_sink.targets.sql.types import arrow_type
 from wal_sink.targets.sqlalchemy import SqlAlchemyOptions, SqlAlchemyTarget
-from wal_sink.targets.sqlalchemy.catalogue import unique_index
 from wal_sink.targets.sqlalchemy.dialects import DIALECTS, GENERIC, words_of
 from wal_sink.targets.sqlalchemy.write import delete
 
@@ -85,23 +84,6 @@ def test_driver_error_is_classified_by_its_pep_249_class(
     """The database has no dialect, so nothing else is known of its errors."""
     assert GENERIC.error_codes.classify(error) == kind
     assert GENERIC.error_codes.refuses(error) is refuses
-
-
-@pytest.mark.parametrize(
-    ("options", "columns", "plain"),
-    [
-        ({"mssql_where": None, "mssql_include": []}, ["email"], True),
-        ({"mssql_where": "[active]=(1)"}, ["email"], False),
-        ({}, ["tenant", None], False),
-        ({}, [None], False),
-    ],
-)
-def test_index_with_filter_or_expression_is_not_plain(
-    options: dict[str, object], columns: list[str | None], plain: bool
-) -> None:
-    index = unique_index({"name": "i", "column_names": columns, "dialect_options": options})
-    assert index.plain is plain
-    assert index.columns == tuple(filter(None, columns))
 
 
 def test_type_text_of_a_catalogue_is_parsed() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -88,19 +87,3 @@ def test_lock_of_duckdb_is_waited_for(tmp_path: Path) -> None:
             target = store.target(lock_timeout=timeout)
             with contextlib.nullcontext() if passes else pytest.raises(TargetUnavailable):
                 agreed(target)
-
-
-def test_lock_of_another_sqlite_connection_is_an_outage(tmp_path: Path) -> None:
-    """A start succeeds after the lock is released."""
-    store = Sqlite(tmp_path)
-    store.execute(TABLE.format(key=""))
-    target = store.target(lock_timeout=0.05)
-    agreed(target)
-    other = sqlite3.connect(store.path)
-    other.execute("BEGIN IMMEDIATE")
-    try:
-        with pytest.raises(TargetUnavailable, match="database is locked"):
-            agreed(target)
-    finally:
-        other.close()
-    agreed(target)

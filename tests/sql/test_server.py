@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import re
+import uuid
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -13,9 +13,8 @@ from tests.sql.mariadb import MySql
 from tests.sql.stores import ROW, SCHEMA, TABLE, Maria, Sqlite, Store, agreed, new_query
 from wal_sink.errors import SchemaMismatch, TargetRefused
 from wal_sink.model.ledger import Outcome
-from wal_sink.targets.sql.session import SqlSession
-from wal_sink.targets.sqlalchemy import SqlAlchemyOptions, SqlAlchemyTarget
-from wal_sink.testing.contracts.ledger import create, finish, following, row_of
+from wal_sink.targets.sqlalchemy.dialects import SQL_MODE
+from wal_sink.testing.contracts.ledger import finish, following, row_of
 from wal_sink.testing.contracts.rows import deliver
 from wal_sink.testing.micro_batches import PlayedQuery
 
@@ -35,39 +34,6 @@ def test_engine_without_transactions_is_refused(maria: Maria, table: str) -> Non
     assert maria.execute("SELECT * FROM t") == []
     maria.execute(caught.value.remedy.partition("run:\n")[2])
     agreed(target)
-    if isinstance(maria.server, MySql):
-        return  # MySQL has no Aria
-    maria.execute(f"ALTER TABLE {table} ENGINE=Aria, ADD SYSTEM VERSIONING")
-    with pytest.raises(SchemaMismatch, match="Aria, which has no transactions"):
-        agreed(target)
-
-
-def test_remedy_of_a_refused_engine_quotes_the_table(maria: Maria) -> None:
-    maria.execute("CREATE TABLE `a``b` (id BIGINT NOT NULL, name VARCHAR(20)) ENGINE=MyISAM")
-    target = maria.target(table="a`b")
-    with pytest.raises(SchemaMismatch, match="storage engine MyISAM") as caught:
-        agreed(target)
-    maria.execute(caught.value.remedy.partition("run:\n")[2])
-    agreed(target)
-
-
-def test_table_on_another_server_is_refused(maria: Maria) -> None:
-    """Its rows do not commit together with the ledger."""
-    if isinstance(maria.server, MySql):
-        return  # its engine of that name has no transactions
-    maria.server.execute("INSTALL SONAME 'ha_federatedx'")
-    try:
-        maria.execute("CREATE TABLE there (id BIGINT, name TEXT)")
-        place = f"mysql://root@{maria.server.host}:{maria.server.port}/{maria.database}/there"
-        maria.paste(
-            "CREATE TABLE t (id BIGINT, name LONGTEXT) ENGINE=FEDERATED CHARACTER SET utf8mb4"
-            f" COLLATE utf8mb4_bin CONNECTION='{place}'"
-        )
-        with pytest.raises(SchemaMismatch, match=r"FEDERATED, which .* does not commit together"):
-            agreed(maria.target())
-        maria.paste("DROP TABLE t")
-    finally:
-        maria.server.execute("UNINSTALL SONAME 'ha_federatedx'")
 
 
 def test_compared_table_cannot_be_altered_before_commit(maria: Maria) -> None:
@@ -114,12 +80,17 @@ def test_sqlite_table_that_drops_rows_is_refused(
 
 
 def test_error_of_missing_ledger_suspects_another_database(store: Store) -> None:
-    """The query was started again with the URL of another database, where no plan was made."""
+    """The query was started again with another URL or ledger. The statements of the error can be pasted."""
     store.execute(TABLE.format(key=""))
-    with store.target().connect("query") as session:
-        words = "wal_sink_ledger. cannot be read: .*\n.*another database, schema or ledger table than before"
-        with pytest.raises(TargetRefused, match=words):
+    name = "wal_sink_ledger" if isinstance(store, Sqlite | Maria) else "elsewhere_{}.ledger"
+    target = store.target(ledger_table=name.format(uuid.uuid4().hex[:8]))
+    with target.connect("query") as session:
+        words = "ledger. cannot be read: .*\n.*another database, schema or ledger table than before"
+        with pytest.raises(TargetRefused, match=words) as caught:
             row_of(session)
+        for statement in re.findall(r"CREATE .*?;", caught.value.remedy):
+            store.paste(statement)
+        assert session.read() is None
 
 
 def test_server_that_replicates_by_statement_is_refused(maria: Maria) -> None:
@@ -144,32 +115,6 @@ def test_server_that_replicates_by_statement_is_refused(maria: Maria) -> None:
     assert maria.execute("SELECT * FROM t") == [(1, "a")]
 
 
-def test_error_of_a_withdrawn_privilege_has_its_grant(maria: Maria) -> None:
-    """The table is that of the rows or of the ledger. After the GRANT the flush continues."""
-    user = f"u{maria.database[-8:]}"
-    maria.execute(TABLE.format(key=""))
-    maria.server.execute(f"CREATE USER {user} IDENTIFIED BY 'p'")
-    try:
-        for table in ("t", "wal_sink_ledger"):
-            agreed(maria.target())  # creates the ledger
-            maria.server.execute(
-                f"GRANT SELECT, INSERT, UPDATE ON {maria.database}.{table} TO {user}"
-            )
-        url = maria.url.replace("root@", f"{user}:p@")
-        query = PlayedQuery(SqlAlchemyTarget(SqlAlchemyOptions(url=url, table="t")), SCHEMA)
-        run = query.run()
-        for number, table in enumerate(("t", "wal_sink_ledger")):
-            run.batch([(number, "a")])
-            maria.server.execute(f"REVOKE INSERT, UPDATE ON {maria.database}.{table} FROM {user}")
-            with pytest.raises(TargetRefused, match=r"command denied") as caught:
-                query.flush()
-            maria.server.execute(caught.value.remedy.partition(": ")[2])
-            query.flush()
-        assert len(maria.execute("SELECT * FROM t")) == 2
-    finally:
-        maria.server.execute(f"DROP USER {user}")
-
-
 def test_autocommit_is_refused(maria: Maria) -> None:
     """Rows would be committed without the ledger row."""
     maria.execute(TABLE.format(key=""))
@@ -177,45 +122,33 @@ def test_autocommit_is_refused(maria: Maria) -> None:
         agreed(maria.target("?autocommit=true"))
 
 
-def test_isolation_of_the_server_is_not_inherited(maria: Maria) -> None:
-    """A flusher that reads an uncommitted ledger row would trim rows that may be lost."""
-    maria.execute(TABLE.format(key=""))
-    maria.server.execute("SET GLOBAL TRANSACTION ISOLATION LEVEL READ UNCOMMITTED")
+def test_settings_of_the_server_are_not_inherited(maria: Maria) -> None:
+    """A URL of MariaDB may begin with `mariadb`. MySQL has a time-out for idle connections only."""
+    server, url = maria.server, maria.url.replace("mysql", "mariadb", 1)
+    isolation = "SHOW VARIABLES WHERE variable_name IN ('tx_isolation', 'transaction_isolation')"
+    settings: dict[str, tuple[object, object]] = {
+        server.execute(isolation)[-1][0]: ("READ-UNCOMMITTED", "READ-COMMITTED"),
+        "sql_mode": ("ANSI_QUOTES,NO_BACKSLASH_ESCAPES", SQL_MODE),
+        "time_zone": ("+09:00", "+00:00"),
+        "lock_wait_timeout": (100, 1),
+    }
+    if isinstance(server, MySql):
+        settings["wait_timeout"] = (100, 600)
+    else:
+        maria.url = url
+        settings |= {"max_statement_time": (100, 0), "idle_transaction_timeout": (0, 60)}
+    defaults = {name: server.execute(f"SELECT @@GLOBAL.{name}")[0][0] for name in settings}
     try:
-        target = maria.target()
-        plan = agreed(target)
-        with target.connect("query") as session, target.connect("query") as other:
-            row = create(session, "query")
-            assert isinstance(session, SqlSession)
-            session.write(plan, ROW)
-            assert session._ledger.move(row, following(row))
-            assert maria.execute("SELECT epoch FROM wal_sink_ledger") == [(0,)], "no dirty read"
-            assert row_of(other) == row
+        for name, (value, _) in settings.items():
+            server.execute(f"SET GLOBAL {name} = %s", [value])
+        with contextlib.closing(maria.target().open()) as connection:
+            (row,) = connection.query(f"SELECT {', '.join(f'@@{name}' for name in settings)}")
     finally:
-        maria.server.execute("SET GLOBAL TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-
-
-@pytest.mark.parametrize("scheme", ["mysql", "mariadb"])
-def test_idle_transaction_is_bounded_by_the_server(maria: Maria, scheme: str) -> None:
-    """The server ends the transaction of a stalled flusher, whatever the URL of a MariaDB begins with."""
-    maria.execute(TABLE.format(key=""))
-    if isinstance(maria.server, MySql):  # has a time-out for idle connections only
-        assert bounds(maria, "@@wait_timeout") == [(600,)]
-        return
-    maria.url = maria.url.replace("mysql", scheme, 1)
-    maria.server.execute("SET GLOBAL max_statement_time = 100")
-    try:
-        bounded = bounds(maria, "@@idle_transaction_timeout, @@max_statement_time, @@wait_timeout")
-    finally:
-        maria.server.execute("SET GLOBAL max_statement_time = 0")
-    assert bounded == [(60, 0.0, 28_800)]
-
-
-def bounds(store: Store, names: str) -> list[Any]:
-    """Return settings of a flusher's connection."""
-    with contextlib.closing(store.target().open()) as connection:
-        bounded: list[Any] = connection.query(f"SELECT {names}")
-        return bounded
+        for name, value in defaults.items():
+            server.execute(f"SET GLOBAL {name} = %s", [value])
+    session = dict(zip(settings, row, strict=True))
+    assert {*session.pop("sql_mode").split(",")} == {*SQL_MODE.split(",")}
+    assert session == {name: kept for name, (_, kept) in settings.items() if name in session}
 
 
 def test_ledger_that_ignores_case_is_refused(maria: Maria) -> None:

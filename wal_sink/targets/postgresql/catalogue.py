@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
+import logging
 import operator
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -14,6 +15,8 @@ from wal_sink.targets.columns import TableColumn
 from wal_sink.targets.sql.errors import LockHolder
 from wal_sink.targets.sql.keyed_target import Catalogue, Unique
 from wal_sink.targets.sql.options import TableName
+
+logger = logging.getLogger(__name__)
 
 
 class Relation(NamedTuple):
@@ -59,11 +62,7 @@ _UNIQUE = """
                JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.number
                WHERE k.position <= i.indnkeyatts ORDER BY k.position) END,
            i.indpred IS NULL AND i.indexprs IS NULL AND i.indimmediate AND i.indisvalid
-             AND i.indrelid = %(oid)s,
-           COALESCE(
-               (SELECT format('ALTER TABLE %%s DROP CONSTRAINT %%I;', conrelid::regclass, conname)
-                FROM pg_catalog.pg_constraint WHERE conindid = c.oid AND contype IN ('p', 'u', 'x')),
-               format('DROP INDEX %%s;', c.oid::regclass))
+             AND i.indrelid = %(oid)s
     FROM pg_catalog.pg_index i JOIN pg_catalog.pg_class c ON c.oid = i.indexrelid
     WHERE i.indrelid = ANY (%(tree)s) AND i.indisunique
       AND NOT (i.indrelid <> %(oid)s AND EXISTS (
@@ -92,12 +91,12 @@ def _rows(connection: Any, query: str, values: object) -> list[Any]:
 
 
 class Finding(NamedTuple):
-    """A property of a table or its server by which rows can be lost or written twice."""
+    """A property of a table by which rows can be lost or written twice."""
 
     query: str
     """Returns a row for each object with this property: its name, and the statement that mends it or null."""
     what: str
-    """The text of the error or warning. `{table}` and `{names}` stand for the table, and for the objects."""
+    """The text of the error. `{table}` and `{names}` stand for the table, and for the objects."""
     remedy: str = ""
 
 
@@ -132,40 +131,15 @@ _STORAGE = (
         "Flush as the table's owner, or run:",
     ),
 )
-"""The findings for which a table is refused."""
-_WARNINGS = (
-    Finding(  # 4, 8 and 16 are the bits of INSERT, DELETE and UPDATE
-        """SELECT DISTINCT tgname::text, NULL FROM pg_catalog.pg_trigger
-           WHERE tgrelid = ANY (%(tree)s) AND NOT tgisinternal AND tgenabled IN ('O', 'A')
-             AND tgtype & 28 <> 0""",
-        "{table} has triggers ({names}): they run for each row that is committed, in its transaction; a"
-        " BEFORE trigger that returns NULL drops the row; what a trigger does outside of the database may"
-        " happen more than once",
-    ),
-    Finding(
-        "SELECT 'fsync', NULL WHERE NOT current_setting('fsync')::boolean",
-        "the server has {names} = off: a power loss may take rows that it acknowledged, and that the log no"
-        " longer has",
-    ),
-)
+"""The findings for which a table of rows is refused."""
 
 
 def _refuse(connection: Any, relation: Relation, findings: Sequence[Finding]) -> None:
     """Refuse a table if a finding applies to it.
 
-    :raises SchemaMismatch: a finding applies.
-    """
-    for finding, rows in _applying(connection, relation, findings):
-        remedy = "\n".join([finding.remedy, *(statement for _, statement in rows if statement)])
-        raise SchemaMismatch(_text(finding, relation, rows), remedy)
-
-
-def _applying(
-    connection: Any, relation: Relation, findings: Sequence[Finding]
-) -> Iterator[tuple[Finding, Sequence[Any]]]:
-    """Yield each finding that applies, with its names and statements.
-
     One query reads all findings, because each window makes this check, and would wait for each answer.
+
+    :raises SchemaMismatch: a finding applies.
     """
     parts = [
         f"SELECT {number}, f.name::text, f.statement::text FROM ({finding.query}) f (name, statement)"  # noqa: S608 -- constants
@@ -173,15 +147,19 @@ def _applying(
     ]
     applying = _rows(connection, " UNION ALL ".join(parts) + " ORDER BY 1, 2", relation.oids)
     for number, rows in itertools.groupby(applying, key=operator.itemgetter(0)):
-        yield findings[number], [row[1:] for row in rows]
+        finding, objects = findings[number], [row[1:] for row in rows]
+        names = _some([name for name, _ in objects])
+        raise SchemaMismatch(
+            finding.what.format(table=relation.name, names=names),
+            "\n".join([finding.remedy, *(statement for _, statement in objects if statement)]),
+        )
 
 
-def _text(finding: Finding, relation: Relation, rows: Sequence[Any], most: int = 5) -> str:
-    more = f" and {len(rows) - most:,} more" if len(rows) > most else ""
-    names = ", ".join(row[0] for row in rows[:most]) + more
-    return finding.what.format(table=relation.name, names=names)
-
-
+# 4, 8 and 16 are the bits of INSERT, DELETE and UPDATE.
+_TRIGGERS = """
+    SELECT DISTINCT tgname::text FROM pg_catalog.pg_trigger
+    WHERE tgrelid = ANY (%(tree)s) AND NOT tgisinternal AND tgenabled IN ('O', 'A') AND tgtype & 28 <> 0
+    ORDER BY tgname::text"""
 _HOLDERS = """
     SELECT l.relation::regclass || ' in mode ' || l.mode || ' by process ' || l.pid
              || ' of user ' || a.usename || COALESCE(', application ' || NULLIF(a.application_name, ''), '')
@@ -218,7 +196,7 @@ class PostgresqlCatalogue(Catalogue):
     def unique(self) -> Sequence[Unique]:
         """Read the unique indexes of the table and its partitions, the primary key first."""
         rows = _rows(self._connection, _UNIQUE, self._relation.oids)
-        return [Unique(name, tuple(columns), plain, drop) for name, columns, plain, drop in rows]
+        return [Unique(name, tuple(columns), plain) for name, columns, plain in rows]
 
     def has_schema(self, schema: str) -> bool:
         """Return True if the database has a schema of this name."""
@@ -230,16 +208,29 @@ class PostgresqlCatalogue(Catalogue):
         for (name,) in _rows(self._connection, _TABLES, self._table._asdict()):
             yield name
 
-    def warnings(self) -> Iterator[str]:
-        """Yield warnings about triggers and settings of the server."""
-        for finding, rows in _applying(self._connection, self._relation, _WARNINGS):
-            yield _text(finding, self._relation, rows)
 
-    def lock_holders(self) -> Sequence[LockHolder]:
-        """Return the sessions that hold locks on the table, its partitions or the ledger.
+def warn_of_triggers(connection: Any, table: TableName) -> None:
+    """Warn of triggers of the table or its partitions."""
+    triggers = [name for (name,) in _rows(connection, _TRIGGERS, find(connection, table).oids)]
+    if triggers:
+        logger.warning(
+            "%s has triggers (%s): they run for each row that is committed, in its transaction; a BEFORE"
+            " trigger that returns NULL drops the row; what a trigger does outside of the database may happen"
+            " more than once",
+            table,
+            _some(triggers),
+        )
 
-        Sessions whose lock blocks all inserts come first.
-        """
-        ledger = find(self._connection, self._target.options.ledger)
-        values = {"tree": list(self._relation.tree), "oid": ledger.oid}
-        return [LockHolder(*row) for row in _rows(self._connection, _HOLDERS, values)]
+
+def _some(names: Sequence[str], most: int = 5) -> str:
+    more = f" and {len(names) - most:,} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
+
+
+def lock_holders(connection: Any, table: TableName, ledger: TableName) -> Sequence[LockHolder]:
+    """Return the sessions that hold locks on the table, its partitions or the ledger.
+
+    Sessions whose lock blocks all inserts come first.
+    """
+    tree, oid = find(connection, table).tree, find(connection, ledger).oid
+    return [LockHolder(*row) for row in _rows(connection, _HOLDERS, {"tree": [*tree], "oid": oid})]

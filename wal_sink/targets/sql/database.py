@@ -16,7 +16,7 @@ from wal_sink.targets.base import ErrorClass, Target
 from wal_sink.targets.columns import TableColumn, same_type
 from wal_sink.targets.ddl import quote
 from wal_sink.targets.refusals import Savepoints
-from wal_sink.targets.sql.errors import ErrorCodes, LockHolder, driver_error
+from wal_sink.targets.sql.errors import ErrorCodes, LockHolder
 from wal_sink.targets.sql.ledger import DDL, with_values
 from wal_sink.targets.sql.options import SqlOptions
 
@@ -81,13 +81,9 @@ class Database(Target):
         """Return True if `insert` or COMMIT failed because of a row, so that a second try would fail, too."""
         return self.error_codes is not None and self.error_codes.refuses(error)
 
-    def remedy(self, connection: Any, error: Exception) -> str:  # noqa: ARG002 -- as in `fits`
-        """Return what to do about an error. Empty if the target knows no remedy.
-
-        :param connection: the connection that raised the error. None if connecting has failed.
-        """
-        codes = self.error_codes
-        return "" if codes is None else codes.remedies.get(codes.read(driver_error(error)), "")
+    def remedy(self, error: Exception) -> str:
+        """Return what to do about an error. Empty if the target knows no remedy."""
+        return "" if self.error_codes is None else self.error_codes.remedy(error)
 
     def is_locked(self, error: Exception) -> bool:
         """Return True if an error reports that another session holds a lock."""
@@ -142,6 +138,10 @@ class Database(Target):
         """The statement that creates the ledger's table."""
         columns = {"text": self.text_type, "number": self.number_type}
         return DDL.format(table=self.ledger_name, suffix=self.ledger_suffix, **columns).rstrip()
+
+    def ledger_statements(self, connection: Any) -> str:  # noqa: ARG002 -- as in `fits`
+        """Return the statements that create the ledger's table, and what the table needs."""
+        return self.ledger_statement
 
     # --- in tasks ---
 

@@ -9,13 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
-from wal_sink.errors import (
-    InvalidRow,
-    SchemaMismatch,
-    TargetRefused,
-    TargetUnavailable,
-    WalSinkError,
-)
+from wal_sink.errors import InvalidRow, SchemaMismatch, TargetRefused, TargetUnavailable
 from wal_sink.targets.base import ErrorClass
 from wal_sink.targets.client import shortly
 from wal_sink.targets.ddl import CREATE_TABLE
@@ -61,6 +55,10 @@ class ErrorCodes(NamedTuple):
         if code is None:
             return "retry" if names & {"OperationalError", "InterfaceError"} else "fatal"
         return "retry" if matches(code, self.passing) else "fatal"
+
+    def remedy(self, error: Exception) -> str:
+        """Return what to do about an error, from `remedies`. Empty if no remedy is known."""
+        return self.remedies.get(self.read(driver_error(error)), "")
 
     def refuses(self, error: Exception) -> bool:
         """Return True if the database refuses a row."""
@@ -211,12 +209,4 @@ def count_of_changed_rows(count: int) -> TargetRefused:
         "Let the driver count the rows that are found, not those that change (MariaDB and MySQL:"
         " CLIENT.FOUND_ROWS). If the driver counts none (-1), let `open` return a connection whose cursors"
         " do.",
-    )
-
-
-def rival_ledger_row(error: Exception) -> WalSinkError:
-    """Return the error of a ledger row that another process creates at the same time."""
-    return TargetUnavailable(
-        f"The new ledger row is refused: {shortly(error)}.",
-        "No action needed: another process creates the row, and the flush goes on with that row.",
     )

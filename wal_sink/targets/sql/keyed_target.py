@@ -39,7 +39,6 @@ from wal_sink.targets.operations import (
     without_operation,
 )
 from wal_sink.targets.sql import errors
-from wal_sink.targets.sql.errors import LockHolder
 from wal_sink.targets.sql.options import KeyedOptions, TableName
 from wal_sink.targets.sql.target import SqlTarget
 from wal_sink.targets.sql.types import NewTypes, Types, arrow_type, is_document, new_type
@@ -57,8 +56,6 @@ class Unique(NamedTuple):
     plain: bool = True
     """True if the index can be the key of an upsert. It then has only whole columns, covers all rows, and is
     checked by each statement instead of at COMMIT."""
-    drop: str = ""
-    """The statement that drops the index. Empty if the catalogue has no such statement."""
 
     @property
     def text(self) -> str:
@@ -69,12 +66,6 @@ class Unique(NamedTuple):
 
 def _listed(unique: Iterable[Unique]) -> str:
     return ", ".join(index.text for index in unique)
-
-
-def _to_drop(unique: Sequence[Unique]) -> str:
-    if all(index.drop for index in unique):
-        return f"run: {' '.join(index.drop for index in unique)}"
-    return f"drop {_listed(unique)}."
 
 
 class Catalogue(ABC):
@@ -106,14 +97,6 @@ class Catalogue(ABC):
     @abstractmethod
     def other_tables(self) -> Iterable[str]:
         """Read the names of tables that the user may have meant, as option table has them."""
-
-    @abstractmethod
-    def warnings(self) -> Iterable[str]:
-        """Return warnings about table and server, which a start logs."""
-
-    @abstractmethod
-    def lock_holders(self) -> Sequence[LockHolder]:
-        """Return the sessions that hold locks on table or ledger, as far as the user can see them."""
 
 
 class KeyedTarget(SqlTarget):
@@ -208,10 +191,6 @@ class KeyedTarget(SqlTarget):
         """Read the columns of the table."""
         return self.catalogue(connection, self).columns()
 
-    def lock_holders(self, connection: Any) -> Sequence[LockHolder]:
-        """Return sessions that hold locks on table or ledger."""
-        return self.catalogue(connection, self).lock_holders()
-
     def other_changes(self, connection: Any, plan: Plan) -> Sequence[str]:
         """Return how the unique indexes differ from the key of the plan."""
         key = key_of(plan)
@@ -253,7 +232,7 @@ class KeyedTarget(SqlTarget):
         return self.match(schema, key, columns, unique).that_creates(statement)
 
     def agree(self, connection: Any, schema: pa.Schema, key: str) -> Plan:
-        """Compare the DataFrame with the table, and log warnings."""
+        """Compare the DataFrame with the table."""
         catalogue, table = self.catalogue(connection, self), self.options.table
         columns = catalogue.columns()
         if not columns:
@@ -261,10 +240,7 @@ class KeyedTarget(SqlTarget):
             new_schema = self._new_schema(connection, self.options.destination)
             statement = new_schema + self.new_table(schema, NO_LAYOUT)
             raise errors.missing_table(table, hint, statement)
-        plan = self.match(schema, key, columns, catalogue.unique())
-        for warning in catalogue.warnings():
-            logger.warning("%s", warning)
-        return plan
+        return self.match(schema, key, columns, catalogue.unique())
 
     def match(
         self,
@@ -322,9 +298,7 @@ class KeyedTarget(SqlTarget):
             raise SchemaMismatch(
                 f"{table} has more than one unique index: {key.text} finds the row to replace, and"
                 f" {_listed(others)} would find another one, or refuse the row.",
-                self._to_own_table(others[0], columns)
-                if missing
-                else f"To go on, {_to_drop(others)}",
+                self._to_own_table(others[0], columns) if missing else f"Drop {_listed(others)}.",
             )
         if missing:
             raise SchemaMismatch(
@@ -350,7 +324,7 @@ class KeyedTarget(SqlTarget):
                     f"{self.options.table} is unique by {index.text}: a second row of the same key would be"
                     " refused by the server, and stop the flush.",
                     (upsert if is_key else f"{self._to_own_table(index, columns)}Or ")
-                    + _to_drop([index]),
+                    + f"drop {index.text}.",
                 )
 
     def _to_own_table(self, index: Unique, columns: Sequence[Column]) -> str:
@@ -385,6 +359,10 @@ class KeyedTarget(SqlTarget):
     def _make_ledger(self, connection: Any) -> None:
         self._make_schema(connection, self.options.ledger)
         super()._make_ledger(connection)
+
+    def ledger_statements(self, connection: Any) -> str:
+        """Return the statements that create the ledger's table, and its schema if that is missing."""
+        return self._new_schema(connection, self.options.ledger) + self.ledger_statement
 
     def new_table(self, schema: pa.Schema, layout: Layout) -> str:
         """Return the CREATE TABLE for the DataFrame.

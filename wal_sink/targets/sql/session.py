@@ -72,12 +72,12 @@ class SqlSession(TransactionalSession):
                 self._row = self._ledger.read()
             except Exception as error:
                 fatal = self._target.classify(error) == "fatal"
-                if isinstance(error, WalSinkError) or not fatal or self._remedy(error):
+                if isinstance(error, WalSinkError) or not fatal or self._target.remedy(error):
                     raise
+                self._roll_back()
                 target = self._target
-                raise errors.unreadable_ledger(
-                    target.ledger_name, error, target.ledger_statement
-                ) from error
+                statements = target.ledger_statements(self._connection)
+                raise errors.unreadable_ledger(target.ledger_name, error, statements) from error
         self._roll_back()
         return self._row
 
@@ -148,11 +148,9 @@ class SqlSession(TransactionalSession):
         try:
             with self._rolling_back():
                 return self._commit(new) if self._ledger.insert(new) else self._conflict()
-        except Exception as error:
+        except Exception:
             if self.read() is not None:  # another process was faster
                 return Outcome.CONFLICT
-            if self._target.refuses(error):  # DuckDB, while another process commits the row
-                raise errors.rival_ledger_row(error) from error
             raise
 
     def _commit(self, new: LedgerRow) -> Outcome:
@@ -195,15 +193,12 @@ class SqlSession(TransactionalSession):
             self._roll_back()
             if self._target.is_locked(error):
                 raise errors.locked(self._target.options.table, self._lock_holders()) from error
-            if remedy := self._remedy(error):
+            if remedy := self._target.remedy(error):
                 raise errors.refused_by_server(error, remedy) from error
             raise
         except BaseException:
             self._roll_back()
             raise
-
-    def _remedy(self, error: Exception) -> str:
-        return self._target.remedy(self._connection, error)
 
     def _lock_holders(self) -> list[errors.LockHolder]:
         try:

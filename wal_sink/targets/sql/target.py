@@ -71,7 +71,7 @@ class SqlTarget(Database):
     def _connected(self) -> Iterator[Any]:
         connection = self._open()
         try:
-            with self._explained(TargetRefused, connection):
+            with self._explained(TargetRefused):
                 try:
                     yield connection
                 except Exception as error:
@@ -87,9 +87,7 @@ class SqlTarget(Database):
         with self._explained(OptionError):
             return self.open()
 
-    def _explained(
-        self, fatal: type[WalSinkError], connection: Any = None
-    ) -> contextlib.AbstractContextManager[None]:
+    def _explained(self, fatal: type[WalSinkError]) -> contextlib.AbstractContextManager[None]:
         """Return a context in which the driver's errors become errors of wal_sink with a remedy.
 
         :param fatal: the class of an error that does not pass by itself.
@@ -102,7 +100,7 @@ class SqlTarget(Database):
         place = self.description.get("target", self.name)
 
         def remedy(error: Exception) -> str:
-            return self.remedy(connection, error) or to_correct
+            return self.remedy(error) or to_correct
 
         return explained(self.classify, place, remedy, _TO_REACH, fatal)
 
@@ -129,8 +127,7 @@ class SqlTarget(Database):
             connection.rollback()
             if exists():
                 return
-            # Not `self.remedy`: a GRANT on a table that is missing would fail.
-            if Database.remedy(self, connection, error):
+            if self.remedy(error):
                 raise
             is_fatal = self.classify(error) == "fatal"
             raise errors.not_created(what, error, statement, fatal=is_fatal) from error

@@ -8,7 +8,6 @@ Statements and errors are those of the database's driver. Tasks import the packa
 from __future__ import annotations
 
 import functools
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -23,7 +22,6 @@ from wal_sink.targets.refusals import Savepoints
 from wal_sink.targets.sql.keyed_target import KeyedTarget
 from wal_sink.targets.sql.types import parse
 from wal_sink.targets.sqlalchemy.catalogue import SqlAlchemyCatalogue
-from wal_sink.targets.sqlalchemy.dialects import OF_CHARSET
 from wal_sink.targets.sqlalchemy.options import SqlAlchemyOptions
 
 __all__ = ["SqlAlchemyOptions", "SqlAlchemyTarget"]
@@ -33,8 +31,6 @@ _KEY_CHARACTERS = 768
 bytes, and count four for each character."""
 _PARAMETERS = {"qmark": "?", "numeric": ":1", "named": ":1"}
 """The placeholder of a value, by the driver's `paramstyle` of PEP 249; `%s` for other styles."""
-_DENIED = re.compile(r"([A-Z][A-Z, ]*) command denied to user .* for table ([^ \"]+)")
-"""Matches an error of MariaDB and MySQL. The groups are the missing privilege and the table, quoted."""
 
 
 class SqlAlchemyTarget(KeyedTarget):
@@ -107,12 +103,9 @@ class SqlAlchemyTarget(KeyedTarget):
     def altered(self, column: TableColumn, type_: str | None) -> str:
         """Return the ALTER TABLE for a column. SQLite has none."""
         if self.dialect.is_mysql:
-            if type_ and OF_CHARSET in column.type:
-                return f"ALTER TABLE {self.table_name} CONVERT TO CHARACTER SET utf8mb4;"
-            words = column.type.partition(OF_CHARSET)[0]
             nulls = "NOT NULL" if type_ and column.required else "NULL"
             name = self.quote(column.name)
-            return f"ALTER TABLE {self.table_name} MODIFY {name} {type_ or words} {nulls};"
+            return f"ALTER TABLE {self.table_name} MODIFY {name} {type_ or column.type} {nulls};"
         return "" if self.options.backend == "sqlite" else super().altered(column, type_)
 
     def table_end(self, partition: Sequence[str]) -> str:
@@ -141,15 +134,6 @@ class SqlAlchemyTarget(KeyedTarget):
         return f"varchar({min(255, _KEY_CHARACTERS // len(layout.key or layout.partition))})"
 
     # --- the database ---
-
-    def remedy(self, connection: Any, error: Exception) -> str:
-        """Return the GRANT for a privilege that the server's error names."""
-        denied = _DENIED.search(str(error)) if self.dialect.is_mysql else None
-        if denied is None or connection is None:
-            return super().remedy(connection, error)
-        ((account,),) = connection.query("SELECT CURRENT_USER()")
-        user, _, host = account.rpartition("@")
-        return f"Run as an administrator: GRANT {denied[1]} ON {denied[2]} TO '{user}'@'{host}';"
 
     def insert(self, connection: Any, plan: Plan, batch: pa.RecordBatch) -> None:
         """Write rows in the open transaction."""

@@ -1,24 +1,22 @@
-"""Reads tables, columns, indexes and lock holders from the database's catalogue.
+"""Reads tables, columns and indexes from the database's catalogue.
 
-SQLAlchemy's inspector reads most databases. It lacks types and character sets of MariaDB and MySQL, and does
-not know DuckDB. For these three the module queries the catalogue itself. It does not import SQLAlchemy.
+SQLAlchemy's inspector reads most databases. It lacks types of MariaDB and MySQL, and does not know DuckDB.
+For these three the module queries the catalogue itself. It does not import SQLAlchemy.
 """
 
 from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from wal_sink.errors import SchemaMismatch
 from wal_sink.targets.columns import TableColumn
 from wal_sink.targets.ddl import quote
-from wal_sink.targets.sql.errors import LockHolder
 from wal_sink.targets.sql.keyed_target import Catalogue, Unique
 from wal_sink.targets.sql.options import TableName
-from wal_sink.targets.sqlalchemy.dialects import DUCKDB, GENERIC, OF_CHARSET, words_of
-from wal_sink.unknown_names import did_you_mean
+from wal_sink.targets.sqlalchemy.dialects import DUCKDB, words_of
 
 if TYPE_CHECKING:
     from wal_sink.targets.sqlalchemy.connection import Connection
@@ -31,33 +29,21 @@ _DUCKDB_TABLES = """
     WHERE table_schema = COALESCE(?, current_schema()) AND table_catalog = current_database()"""
 # Before version 2 DuckDB does not report which columns are generated.
 _DUCKDB_COLUMNS = """
-    SELECT column_name, data_type, NULL, is_nullable = 'NO', column_default IS NOT NULL,
+    SELECT column_name, data_type, is_nullable = 'NO', column_default IS NOT NULL,
       is_generated IS NOT DISTINCT FROM 'ALWAYS'
     FROM information_schema.columns WHERE table_name = ?
     AND table_schema = COALESCE(?, current_schema()) AND table_catalog = current_database()
     ORDER BY ordinal_position"""
 # MariaDB reports a default of null as the text NULL.
 _MYSQL_COLUMNS = """
-    SELECT column_name, column_type, IF(
-      character_set_name IN ('utf8mb4', 'utf16', 'utf16le', 'utf32'), NULL, character_set_name),
-      is_nullable = 'NO', COALESCE(column_default, 'NULL') <> 'NULL' OR extra LIKE '%%auto_increment%%',
+    SELECT column_name, column_type, is_nullable = 'NO',
+      COALESCE(column_default, 'NULL') <> 'NULL' OR extra LIKE '%%auto_increment%%',
       extra LIKE '%%GENERATED%%' AND extra NOT LIKE '%%DEFAULT_GENERATED%%'
     FROM information_schema.columns
     WHERE table_name = %s AND table_schema = COALESCE(%s, DATABASE()) ORDER BY ordinal_position"""
 _COLUMNS = {"DuckDB": _DUCKDB_COLUMNS, "MySQL": _MYSQL_COLUMNS, "MariaDB": _MYSQL_COLUMNS}
-"""Queries by `Dialect.title`. Each row has the name, the type, the character set (null if it holds every
-text), and three flags: the column refuses nulls, has a default, is computed."""
-
-
-def _refuse_other_case(name: TableName, tables: Iterable[str]) -> None:
-    """Refuse a missing table if an existing table has its name in other case.
-
-    SQLite and DuckDB ignore the case of names, so the missing table could not be created.
-    """
-    for table in tables:
-        if table.lower() == name.table.lower():
-            hint = did_you_mean(name.table, [table])
-            raise SchemaMismatch(f"There is no table {name.text}. {hint}", "Correct option table.")
+"""Queries by `Dialect.title`. Each row has the name, the type, and three flags: the column refuses nulls,
+has a default, is computed."""
 
 
 def _column(connection: Connection, described: Any) -> TableColumn:
@@ -161,12 +147,11 @@ def unique_index(index: Any) -> Unique:
 # --- storage, server and locks ---
 
 _ENGINES = """
-    SELECT t.engine FROM information_schema.tables t
-    LEFT JOIN information_schema.engines e ON e.engine = t.engine
-    WHERE t.table_schema = COALESCE(%s, DATABASE()) AND t.table_name = %s AND t.engine IS NOT NULL
-      AND COALESCE(e.xa, 'NO') <> 'YES'"""
-"""Reads the engine of a table if the engine lacks `xa`. Such an engine has no transactions, or commits by
-itself, as FEDERATED does. A view has no engine."""
+    SELECT engine FROM information_schema.tables
+    WHERE table_schema = COALESCE(%s, DATABASE()) AND table_name = %s
+      AND engine NOT IN ('InnoDB', 'ROCKSDB', 'ndbcluster')"""
+"""Reads the engine of a table, unless the engine has transactions. Some engines, such as FEDERATED, have them
+and commit by themselves. A view has no engine."""
 
 _SQLITE_STATEMENTS = """
     SELECT type || ' ' || name, sql FROM {}.sqlite_master WHERE tbl_name = ? AND sql NOT NULL"""
@@ -202,16 +187,6 @@ def _refuse_storage(connection: Connection, name: TableName, quoted: str) -> Non
             )
 
 
-_MYSQL_HOLDERS = """
-    SELECT p.id, p.user, t.trx_started
-    FROM information_schema.processlist p
-    LEFT JOIN information_schema.innodb_trx t ON t.trx_mysql_thread_id = p.id
-    WHERE p.id <> CONNECTION_ID()
-      AND (t.trx_rows_locked > 0 OR t.trx_tables_locked > 0 OR p.command = 'Sleep')
-      AND p.db = COALESCE(%s, DATABASE())
-    ORDER BY t.trx_started IS NULL, t.trx_started"""
-
-
 class SqlAlchemyCatalogue(Catalogue):
     """Reads the catalogue of any database that SQLAlchemy reaches."""
 
@@ -220,8 +195,7 @@ class SqlAlchemyCatalogue(Catalogue):
     def columns(self) -> Sequence[TableColumn]:
         """Read the columns of the table. Return no column if the table does not exist.
 
-        :raises SchemaMismatch: table or ledger has a storage that could lose rows; or a view has the name; or
-            the name of an existing table differs from it only by case.
+        :raises SchemaMismatch: table or ledger has a storage that could lose rows, or a view has the name.
         """
         connection, name = self._connection, self._table
         for stored in (name, self._target.options.ledger):
@@ -232,8 +206,6 @@ class SqlAlchemyCatalogue(Catalogue):
                 f"{name.text} is a view.", "Name a table, or replace the view by a table."
             )
         if name.table not in tables:
-            if connection.dialect.is_file:
-                _refuse_other_case(name, tables)
             return ()
         if (query := _COLUMNS.get(connection.dialect.title)) is None:
             columns = connection.inspector().get_columns(name.table, schema=name.schema or None)
@@ -241,12 +213,12 @@ class SqlAlchemyCatalogue(Catalogue):
         return [
             TableColumn(
                 column,
-                words_of(type_) + (f"{OF_CHARSET}{charset}" if charset else ""),
+                words_of(type_),
                 required=bool(required),
                 default=bool(default),
                 computed=bool(computed),
             )
-            for column, type_, charset, required, default, computed in connection.query(
+            for column, type_, required, default, computed in connection.query(
                 query, (name.table, name.schema or None)
             )
         ]
@@ -269,36 +241,6 @@ class SqlAlchemyCatalogue(Catalogue):
         """Read the names of the tables in the same schema."""
         tables = self._tables().items()
         return [self._table._replace(table=name).text for name, is_view in tables if not is_view]
-
-    def warnings(self) -> Iterator[str]:
-        """Yield warnings about the server."""
-        connection = self._connection
-        if connection.dialect is GENERIC:
-            yield (
-                "wal_sink does not know this database. Check that its tables have transactions and survive a"
-                " crash, that it changes no value, and that its settings bound how long a statement waits"
-                " for a lock."
-            )
-        if connection.dialect.is_mysql:
-            for (level,) in connection.query("SELECT @@innodb_flush_log_at_trx_commit"):
-                if level != 1:
-                    yield (
-                        f"the server has innodb_flush_log_at_trx_commit = {level}: a power loss may take rows"
-                        " that it acknowledged, and that the log no longer has"
-                    )
-
-    def lock_holders(self) -> Sequence[LockHolder]:
-        """Return sessions of MariaDB or MySQL in the table's database, which may hold locks on the table."""
-        if not self._connection.dialect.is_mysql:
-            return ()
-        sessions = self._connection.query(_MYSQL_HOLDERS, (self._table.schema or None,))
-        return [
-            LockHolder(
-                f"perhaps session {number} of user {user}{f', since {since}' if since else ''}",
-                f"KILL {number};",
-            )
-            for number, user, since in sessions
-        ]
 
     def _tables(self) -> Mapping[str, bool]:
         """Return the tables and views of the table's schema by their names. True for a view."""

@@ -7,7 +7,6 @@ import functools
 import os
 import time
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
@@ -23,8 +22,6 @@ _LOCKED_S = 0.02
 """The pause between two tries to open a file of DuckDB that another process has open."""
 _MYSQL_DRIVERS = {"pymysql", "mysqldb"}
 """Drivers that have the same names of arguments."""
-_UNKNOWN_DATABASE = 1049
-"""An error code of MySQL."""
 
 
 class Opened(NamedTuple):
@@ -154,12 +151,9 @@ def connect(options: SqlAlchemyOptions) -> Connection:
 
     If the options have no password, the environment variable is read at each connect.
 
-    :raises OptionError: the driver of the URL is not installed or asynchronous, the server lacks the
-        database, or the folder of the file does not exist.
+    :raises OptionError: the driver of the URL is not installed.
     :raises Exception: of the driver.
     """
-    if options.dialect.is_file:
-        _refuse_missing_folder(options)
     if options.backend == "duckdb":
         return Connection(options.dialect, _duckdb(options))
     url = _url(options)
@@ -170,16 +164,7 @@ def connect(options: SqlAlchemyOptions) -> Connection:
     # The settings have to come before SQLAlchemy reads the SQL mode. With the server's ANSI_QUOTES SQLAlchemy
     # would quote names by ".
     sa.event.listen(engine, "connect", functools.partial(_set_session, options), insert=True)
-    return Connection(options.dialect, functools.partial(_opened, engine, options))
-
-
-def _refuse_missing_folder(options: SqlAlchemyOptions) -> None:
-    folder = Path(str(sa.make_url(options.url).database).removeprefix("file:")).parent
-    if not folder.is_dir():
-        raise OptionError(
-            f"Option sql.url is {options.url}, and the folder {folder} does not exist on this host.",
-            "Create the folder, mount its disk, or correct the option.",
-        )
+    return Connection(options.dialect, functools.partial(_opened, engine))
 
 
 def _set_session(options: SqlAlchemyOptions, raw: Any, _: object) -> None:
@@ -192,18 +177,11 @@ def _set_session(options: SqlAlchemyOptions, raw: Any, _: object) -> None:
     raw.commit()
 
 
-def _opened(engine: sa.Engine, options: SqlAlchemyOptions) -> Opened:
+def _opened(engine: sa.Engine) -> Opened:
     try:
         reader = engine.connect()
     except sa.exc.DBAPIError as error:
-        inner = driver_error(error)
-        if options.dialect.is_mysql and inner.args[:1] == (_UNKNOWN_DATABASE,):
-            database = engine.dialect.identifier_preparer.quote(str(engine.url.database))
-            raise OptionError(
-                f"The server of sql.url {options.url} has no such database: {inner}",
-                f"Run: CREATE DATABASE {database}; Or correct the name, the last part of sql.url.",
-            ) from error
-        raise inner from error
+        raise driver_error(error) from error
     reader.detach()
     return Opened(reader.connection.dbapi_connection, reader)
 
@@ -246,11 +224,6 @@ def _url(options: SqlAlchemyOptions) -> sa.URL:
             f"Option sql.url {options.url}: {error}",
             "Write it as dialect+driver://user@host:port/database.",
         ) from error
-    if dialect.is_async:
-        raise OptionError(
-            f"Option sql.url {options.url} names an asynchronous driver.",
-            "Name a synchronous driver, such as pymysql.",
-        )
     if options.dialect.is_file:  # a file has no login, so the variable is for another target
         return url
     password = options.password or os.environ.get(PASSWORD_VARIABLE, "")

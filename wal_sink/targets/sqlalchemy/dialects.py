@@ -98,9 +98,6 @@ GENERIC_TYPES: Types = {
 }
 """The types of standard SQL, for all other databases."""
 
-OF_CHARSET = " of character set "
-"""Stands in a type of MySQL before the name of a character set that does not hold every text."""
-
 # --- new columns ---
 
 NEW_SQLITE = {name: words for name, words in NEW_STANDARD.items() if name != "decimal"} | {
@@ -298,7 +295,7 @@ DUCKDB = Dialect(
     is_file=True,
 )
 
-_SQL_MODE = (
+SQL_MODE = (
     "STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION,ERROR_FOR_DIVISION_BY_ZERO,NO_AUTO_VALUE_ON_ZERO"
 )
 """Without NO_AUTO_VALUE_ON_ZERO the server replaces a 0 in an AUTO_INCREMENT column by another number."""
@@ -319,7 +316,7 @@ _TOO_LONG = (
 )
 _MYSQL_REMEDIES: Mapping[Code, str] = {
     1005: f"Make the table as the server takes it, and leave out createTable. {_TOO_WIDE}",
-    1049: "Create the database that the answer names, by CREATE DATABASE, or correct it in option table.",
+    1049: "Create the database that the answer names, by CREATE DATABASE, or correct it in sql.url or table.",
     **dict.fromkeys((1070, 1071, 1170), _TOO_LONG),
     1117: _TOO_WIDE,
     1118: _TOO_WIDE,
@@ -350,7 +347,7 @@ MYSQL = Dialect(
         remedies=_MYSQL_REMEDIES,
     ),
     settings=(
-        f"SET SESSION sql_mode = '{_SQL_MODE}'",
+        f"SET SESSION sql_mode = '{SQL_MODE}'",
         "SET SESSION time_zone = '+00:00'",
         "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
         "SET SESSION innodb_lock_wait_timeout = {lock_s}",
