@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import psycopg
 import pyarrow as pa
@@ -53,35 +53,6 @@ def mortal_schema(mortal: Server) -> str:
     return name
 
 
-def after_write(
-    monkeypatch: pytest.MonkeyPatch, act: Callable[[SqlSession], None], times: int = 1
-) -> list[int]:
-    """Act after rows are written and before they are committed; return the epochs of these rows."""
-    write, epochs = SqlSession.write, list[int]()
-
-    def write_and_act(self: SqlSession, plan: Plan, rows: RowSlice) -> None:
-        write(self, plan, rows)
-        if len(epochs) < times:
-            epochs.append(rows.epoch)
-            act(self)
-
-    monkeypatch.setattr(SqlSession, "write", write_and_act)
-    return epochs
-
-
-def test_flusher_reconnects_after_its_backend_is_terminated(
-    world: PostgresqlWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def terminate(session: SqlSession) -> None:
-        backend = session._connection.info.backend_pid
-        world.server.execute("SELECT pg_terminate_backend(%s)", (backend,))
-
-    epochs = after_write(monkeypatch, terminate, times=2)
-    flush_with_retries(world.flusher())
-    assert epochs == [0, 0]
-    raw.complete(world, 1, "")
-
-
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_lost_answer_to_commit_is_read_back(
     store: Postgresql, monkeypatch: pytest.MonkeyPatch, when: When
@@ -117,7 +88,13 @@ def test_server_that_stops_answering_is_an_outage(
     """The server's host still answers, so no time-out of TCP ends the wait."""
     world = PostgresqlWorld(mortal, mortal_schema)
     world.run().batch(ROWS)
-    after_write(monkeypatch, lambda _: mortal.pause())
+    write = SqlSession.write
+
+    def write_and_pause(self: SqlSession, plan: Plan, rows: RowSlice) -> None:
+        write(self, plan, rows)
+        mortal.pause()
+
+    monkeypatch.setattr(SqlSession, "write", write_and_pause)
     began_s = time.monotonic()
     try:
         with pytest.raises(TargetUnavailable):
@@ -125,6 +102,7 @@ def test_server_that_stops_answering_is_an_outage(
         assert 1 < time.monotonic() - began_s < 60
     finally:
         mortal.resume()
+    monkeypatch.undo()
     flush_with_retries(world.flusher())
     raw.complete(world, 1, "")
     world.end_sessions()

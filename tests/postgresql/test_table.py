@@ -23,7 +23,7 @@ from wal_sink.model.ledger import Outcome
 from wal_sink.targets.base import RowSlice, RowsRefused
 from wal_sink.targets.postgresql.catalogue import PostgresqlCatalogue
 from wal_sink.targets.postgresql.write import _PIECE
-from wal_sink.targets.sql.keyed_target import Unique
+from wal_sink.targets.sql.catalogue import Unique
 from wal_sink.testing.contracts.ledger import create, finish, following, row_of
 from wal_sink.testing.contracts.rows import deliver, write_all
 
@@ -150,28 +150,6 @@ def test_table_not_written_exactly_once_is_refused(store: Postgresql, ddl: str, 
 def test_remedy_of_a_refused_table_works(store: Postgresql, ddl: str) -> None:
     store.execute(ddl)
     remedied(store, refused(store))
-
-
-@pytest.mark.parametrize(
-    ("type_", "text", "source"),
-    [
-        ("money", "1.50", pa.decimal128(10, 2)),
-        ("inet", "127.0.0.1", pa.string()),
-        ("integer[]", "{1}", pa.list_(pa.list_(pa.int32()))),
-        ("integer", "1", pa.map_(pa.string(), pa.int32())),
-    ],
-)
-def test_remedy_for_a_column_without_a_cast_works(
-    store: Postgresql, type_: str, text: str, source: pa.DataType
-) -> None:
-    """The table already has a value in the column."""
-    store.execute(f"CREATE TABLE t (c {type_}); INSERT INTO t VALUES ('{text}')")
-    schema = pa.schema([("c", source)])
-    with pytest.raises(SchemaMismatch, match="No cast leads to that type") as caught:
-        agreed(store.target(), schema)
-    (statement,) = re.findall(r"ALTER\b.*?;", caught.value.what)
-    store.execute(statement)
-    assert agreed(store.target(), schema).columns
 
 
 @pytest.mark.parametrize("mode", ["append", "upsert"])

@@ -78,8 +78,8 @@ class CastRules(TableRules):
         return f"run: ALTER TABLE {self._table} ADD COLUMN {field.name} …;"
 
     def to_allow_null(self, column: TableColumn) -> str:  # noqa: ARG002 -- for overrides
-        """Propose a default value, since the statement that drops NOT NULL depends on the database."""
-        return "give the column a default."
+        """Propose a change in words, since the statement depends on the database."""
+        return "let the column take nulls, or give it a default."
 
 
 def is_castable(source: pa.DataType, type_: pa.DataType) -> bool:

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 from wal_sink.errors import SchemaMismatch
 from wal_sink.targets.columns import TableColumn
+from wal_sink.targets.sql.catalogue import Catalogue, Unique
 from wal_sink.targets.sql.errors import LockHolder
-from wal_sink.targets.sql.keyed_target import Catalogue, Unique
 from wal_sink.targets.sql.options import TableName
 
 logger = logging.getLogger(__name__)

@@ -141,17 +141,10 @@ def wrong_option(text: str, options: PostgresqlOptions) -> OptionError | None:
 
 
 def _parameters(options: PostgresqlOptions) -> dict[str, Any]:
-    try:
-        parameters = conninfo.conninfo_to_dict(options.uri)
-    except psycopg.ProgrammingError as error:
-        raise OptionError(
-            f"Option postgresql.uri: {str(error).strip()}.",
-            "Correct it; PostgreSQL's documentation lists the parameters of a connection string.",
-        ) from error
     password = options.password or os.environ.get(PASSWORD_VARIABLE, "")
     return {
         **DEFAULTS,
-        **parameters,
+        **conninfo.conninfo_to_dict(options.uri),
         **({"password": password} if password else {}),
         "client_encoding": "UTF8",
     }

@@ -9,8 +9,7 @@ import pyarrow as pa
 
 from wal_sink.model.plan import Column, Plan
 from wal_sink.options import Options
-from wal_sink.targets.columns import TableColumn
-from wal_sink.targets.ddl import Layout, listed, quote
+from wal_sink.targets.ddl import Layout, listed
 from wal_sink.targets.postgresql.catalogue import (
     PostgresqlCatalogue,
     find,
@@ -88,13 +87,6 @@ class PostgresqlTarget(KeyedTarget):
     def stored(self, column: Column, values: pa.Array) -> pa.Array:
         """Cast the values of a column to the type in the log."""
         return stored_values(column, values)
-
-    def altered(self, column: TableColumn, type_: str | None) -> str:
-        """Return the ALTER TABLE for a column, with a cast of its values."""
-        statement = super().altered(column, type_)
-        if type_ == "jsonb":  # the only new type to which the server does not cast by itself
-            return f"{statement.removesuffix(';')} USING to_jsonb({quote(column.name)});"
-        return statement
 
     def new_table(self, schema: pa.Schema, layout: Layout) -> str:
         """Return the CREATE TABLE. Refuse a table whose rows are longer than a page."""

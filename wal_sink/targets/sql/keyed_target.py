@@ -6,10 +6,10 @@ Errors name options in full, such as `sql.mode`, with the name of the target as 
 from __future__ import annotations
 
 import logging
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import pyarrow as pa
 
@@ -26,6 +26,8 @@ from wal_sink.targets.columns import (
     with_column,
 )
 from wal_sink.targets.ddl import (
+    CREATE_TABLE,
+    KEY_COLUMNS,
     NO_LAYOUT,
     Layout,
     create_statement,
@@ -39,6 +41,7 @@ from wal_sink.targets.operations import (
     without_operation,
 )
 from wal_sink.targets.sql import errors
+from wal_sink.targets.sql.catalogue import Catalogue, Unique
 from wal_sink.targets.sql.options import KeyedOptions, TableName
 from wal_sink.targets.sql.target import SqlTarget
 from wal_sink.targets.sql.types import NewTypes, Types, arrow_type, is_document, new_type
@@ -47,56 +50,8 @@ from wal_sink.unknown_names import did_you_mean
 logger = logging.getLogger(__name__)
 
 
-class Unique(NamedTuple):
-    """A unique index, which may belong to a primary key or a constraint."""
-
-    name: str
-    columns: tuple[str, ...]
-    """The columns in the order of the index, without expressions."""
-    plain: bool = True
-    """True if the index can be the key of an upsert. It then has only whole columns, covers all rows, and is
-    checked by each statement instead of at COMMIT."""
-
-    @property
-    def text(self) -> str:
-        """The index with its columns, for errors."""
-        part = [] if self.plain else ["by a part or an expression, or deferrable"]
-        return f"{self.name} ({', '.join([*self.columns, *part])})"
-
-
 def _listed(unique: Iterable[Unique]) -> str:
     return ", ".join(index.text for index in unique)
-
-
-class Catalogue(ABC):
-    """Reads the target's table from the database's catalogue, over one connection.
-
-    The methods raise the driver's errors.
-    """
-
-    def __init__(self, connection: Any, target: KeyedTarget) -> None:
-        self._connection = connection
-        self._target = target
-        self._table = target.options.destination
-
-    @abstractmethod
-    def columns(self) -> Sequence[TableColumn]:
-        """Read the columns of the table. Return no column if the table does not exist.
-
-        :raises SchemaMismatch: table or ledger has a property by which rows can be lost.
-        """
-
-    @abstractmethod
-    def unique(self) -> Sequence[Unique]:
-        """Read the unique indexes of the table, the primary key first."""
-
-    @abstractmethod
-    def has_schema(self, schema: str) -> bool:
-        """Return True if the database has a schema of this name."""
-
-    @abstractmethod
-    def other_tables(self) -> Iterable[str]:
-        """Read the names of tables that the user may have meant, as option table has them."""
 
 
 class KeyedTarget(SqlTarget):
@@ -123,14 +78,6 @@ class KeyedTarget(SqlTarget):
     @abstractmethod
     def table_end(self, partition: Sequence[str]) -> str:
         """Return the text of CREATE TABLE after the columns."""
-
-    def altered(self, column: TableColumn, type_: str | None) -> str:
-        """Return the ALTER TABLE for a column. Empty if the database has no such statement.
-
-        :param type_: the new type. None: the statement lets the column accept nulls.
-        """
-        change = f"TYPE {type_}" if type_ else "DROP NOT NULL"
-        return f"ALTER TABLE {self.table_name} ALTER COLUMN {self.quote(column.name)} {change};"
 
     def takes(self, source: pa.DataType, type_: str, held: pa.DataType) -> bool:  # noqa: ARG002
         """Return True if a cast from the DataFrame's type keeps each value unchanged, or refuses the value.
@@ -298,7 +245,7 @@ class KeyedTarget(SqlTarget):
             raise SchemaMismatch(
                 f"{table} has more than one unique index: {key.text} finds the row to replace, and"
                 f" {_listed(others)} would find another one, or refuse the row.",
-                self._to_own_table(others[0], columns) if missing else f"Drop {_listed(others)}.",
+                self._to_own_table(others[0]) if missing else f"Drop {_listed(others)}.",
             )
         if missing:
             raise SchemaMismatch(
@@ -323,23 +270,17 @@ class KeyedTarget(SqlTarget):
                 raise SchemaMismatch(
                     f"{self.options.table} is unique by {index.text}: a second row of the same key would be"
                     " refused by the server, and stop the flush.",
-                    (upsert if is_key else f"{self._to_own_table(index, columns)}Or ")
+                    (upsert if is_key else f"{self._to_own_table(index)} Or ")
                     + f"drop {index.text}.",
                 )
 
-    def _to_own_table(self, index: Unique, columns: Sequence[Column]) -> str:
-        """Return a remedy with the statements that make another table, whose only unique index is `index`."""
+    def _to_own_table(self, index: Unique) -> str:
+        """Return the options that write to another table, whose only unique index is `index`."""
         table = self.options.destination
-        own = table._replace(table=f"{table.table}_rows")
-        name = self.quoted(own)
-        listed = ", ".join(self.quote(column.in_table) for column in columns)
-        key = ", ".join(map(self.quote, index.columns))
-        create = f"CREATE TABLE {name} AS SELECT {listed} FROM {self.table_name} WHERE 1 = 0;"  # noqa: S608
-        index_name = self.quote(f"{own.table}_key")
+        own = table._replace(table=f"{table.table}_rows").text
         return (
-            f"Write to a table of its own, whose only key is that of {index.name}, with option"
-            f" table={own.text} and {self.name}.mode=upsert:\n"
-            f"{create}\nCREATE UNIQUE INDEX {index_name} ON {name} ({key});\n"
+            f"Write to a table of its own, whose only key is that of {index.name}, with options table={own},"
+            f" {self.name}.mode=upsert, {CREATE_TABLE}=true and {KEY_COLUMNS}={','.join(index.columns)}."
         )
 
     # --- a new table ---
@@ -402,7 +343,7 @@ class KeyedTarget(SqlTarget):
 
 
 class KeyedRules(CastRules):
-    """Compares columns by the types of the database. Its remedies are ALTER TABLE statements."""
+    """Compares columns by the types of the database."""
 
     def __init__(self, target: KeyedTarget) -> None:
         super().__init__(target.arrow_type, target.table_name)
@@ -411,15 +352,14 @@ class KeyedRules(CastRules):
     def about_type(self, field: pa.Field, column: TableColumn) -> Sequence[str]:
         """Propose another type for a column if Spark cannot cast its values to the present type."""
         type_ = new_type(self._target.new, field.type, key=False)
-        statement = self._target.altered(column, type_) if type_ else ""
         held = self._target.arrow_type(column.type)
         for_text = held is not None and is_text(held) and is_document(field.type)
         if for_text and not self._target.takes(field.type, column.type, held):
             remedy = f"Make a text of it, {_as_text(field)}."
             return [self.types_differ(field, column.type, remedy)]
-        if not statement or (held is not None and _casts(field.type, held)):
+        if not type_ or (held is not None and _casts(field.type, held)):
             return super().about_type(field, column)
-        remedy = f"No cast leads to that type. Run: {statement} Or drop it from the DataFrame."
+        remedy = f"No cast leads to that type. Change it to {type_}, or drop the column from the DataFrame."
         return [self.types_differ(field, column.type, remedy)]
 
     def is_castable(self, source: pa.DataType, words: str, holds: pa.DataType) -> bool:
@@ -431,11 +371,6 @@ class KeyedRules(CastRules):
         type_ = new_type(self._target.new, field.type, key=False)
         add = f"ALTER TABLE {self._table} ADD COLUMN {self._target.quote(field.name)} {type_}"
         return f"run: {add};" if type_ else ""
-
-    def to_allow_null(self, column: TableColumn) -> str:
-        """Return the ALTER TABLE that lets a column accept nulls."""
-        statement = self._target.altered(column, None)
-        return f"run: {statement}" if statement else super().to_allow_null(column)
 
 
 def _casts(source: pa.DataType, to: pa.DataType) -> bool:

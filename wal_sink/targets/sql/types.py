@@ -106,20 +106,15 @@ def at_most(lengths: pa.Array, most: int) -> pa.BooleanArray:
     return pc.less_equal(lengths.cast(pa.int64()), int64(most))
 
 
-def text_fits(
-    type_: SqlType, values: pa.Array, *, in_bytes: bool = False
-) -> pa.BooleanArray | None:
-    """Return which texts a type accepts, by their length, or by the form of a uuid or JSON.
-
-    :param in_bytes: True if the database counts bytes, and not characters.
-    """
+def text_fits(type_: SqlType, values: pa.Array) -> pa.BooleanArray | None:
+    """Return which texts a type accepts, by their number of characters, or by the form of a uuid or JSON."""
     if type_.base == "uuid":
         return pc.match_substring_regex(values, UUID_PATTERN)
     if type_.base == "json":
         return pa.array(map(_is_json, values.to_pylist()), pa.bool_())
     if type_.first is None:
         return None
-    return at_most((pc.binary_length if in_bytes else pc.utf8_length)(values), type_.first)
+    return at_most(pc.utf8_length(values), type_.first)
 
 
 def _is_json(text: str | None) -> bool:

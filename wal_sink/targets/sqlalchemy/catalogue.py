@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from wal_sink.errors import SchemaMismatch
 from wal_sink.targets.columns import TableColumn
 from wal_sink.targets.ddl import quote
-from wal_sink.targets.sql.keyed_target import Catalogue, Unique
+from wal_sink.targets.sql.catalogue import Catalogue, Unique
 from wal_sink.targets.sql.options import TableName
 from wal_sink.targets.sqlalchemy.dialects import DUCKDB, words_of
 
@@ -109,42 +109,22 @@ def _duckdb_unique(
 
 
 def _inspected_unique(connection: Connection, name: TableName) -> Iterator[Unique]:
-    """Yield each index once. Some databases list an index also as a constraint."""
     inspector, schema = connection.inspector(), name.schema or None
-    primary = inspector.get_pk_constraint(name.table, schema=schema)
-    constraints = inspector.get_unique_constraints(name.table, schema=schema)
-    indexes = inspector.get_indexes(name.table, schema=schema)
-    key = tuple(primary["constrained_columns"])
-    candidates = [
-        *([Unique(_PRIMARY, key)] if key else []),
-        *(
-            Unique(row["name"] or "a unique constraint", tuple(row["column_names"]))
-            for row in constraints
-        ),
-        *(unique_index(index) for index in indexes if index["unique"]),
-    ]
-    by_columns = dict[tuple[tuple[str, ...], bool], Unique]()
-    for index in candidates:
-        by_columns.setdefault((index.columns, index.plain), index)
-    yield from by_columns.values()
+    if key := inspector.get_pk_constraint(name.table, schema=schema)["constrained_columns"]:
+        yield Unique(_PRIMARY, tuple(key))
+    for row in inspector.get_unique_constraints(name.table, schema=schema):
+        yield Unique(row["name"] or "a unique constraint", tuple(row["column_names"]))
+    for index in inspector.get_indexes(name.table, schema=schema):
+        if index["unique"]:
+            options = index.get("dialect_options", {}).items()
+            is_partial = any(value is not None for key, value in options if key.endswith("_where"))
+            names = index["column_names"]  # None for an expression
+            columns = tuple(column for column in names if column is not None)
+            is_plain = not is_partial and len(columns) == len(names)
+            yield Unique(str(index["name"]), columns, plain=is_plain)
 
 
-def unique_index(index: Any) -> Unique:
-    """Return a unique index that SQLAlchemy has read.
-
-    :param index: a result of `Inspector.get_indexes`. Its `column_names` have None for an expression.
-    """
-    options = index.get("dialect_options", {})
-    is_partial = any(value is not None for key, value in options.items() if key.endswith("_where"))
-    columns = tuple(column for column in index["column_names"] if column is not None)
-    return Unique(
-        str(index["name"]),
-        columns,
-        plain=not is_partial and len(columns) == len(index["column_names"]),
-    )
-
-
-# --- storage, server and locks ---
+# --- storage ---
 
 _ENGINES = """
     SELECT engine FROM information_schema.tables

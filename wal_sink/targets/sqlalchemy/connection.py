@@ -219,11 +219,6 @@ def _url(options: SqlAlchemyOptions) -> sa.URL:
         dialect.import_dbapi()
     except ModuleNotFoundError as error:
         raise _missing(options, error) from error
-    except (sa.exc.ArgumentError, ValueError) as error:
-        raise OptionError(
-            f"Option sql.url {options.url}: {error}",
-            "Write it as dialect+driver://user@host:port/database.",
-        ) from error
     if options.dialect.is_file:  # a file has no login, so the variable is for another target
         return url
     password = options.password or os.environ.get(PASSWORD_VARIABLE, "")

@@ -172,19 +172,13 @@ def duckdb_fits(words: str, values: pa.Array) -> pa.BooleanArray | None:
 
 
 def standard_fits(words: str, values: pa.Array) -> pa.BooleanArray | None:
-    """Return which values a type of standard SQL accepts. Some databases count its length in bytes."""
-    type_ = parse(words)
-    if pt.is_string(values.type):
-        return _char_fits(type_, values, in_bytes=True)
-    is_bounded = pt.is_binary(values.type) and type_.first is not None
-    return text_fits(type_, values, in_bytes=True) if is_bounded else None
+    """Return which values a type of standard SQL accepts."""
+    return _char_fits(parse(words), values) if pt.is_string(values.type) else None
 
 
-def _char_fits(
-    type_: SqlType, values: pa.Array, *, in_bytes: bool = False
-) -> pa.BooleanArray | None:
+def _char_fits(type_: SqlType, values: pa.Array) -> pa.BooleanArray | None:
     """Return which texts fit. A `char` would cut a blank at the end."""
-    fits = text_fits(type_, values, in_bytes=in_bytes)
+    fits = text_fits(type_, values)
     if type_.base != "char":
         return fits
     without_blank = pc.invert(pc.ends_with(values, " "))
@@ -234,10 +228,6 @@ def _sqlite_code(error: BaseException) -> Code:
     return None if code is None else code & 0xFF  # the primary code, without the extended part
 
 
-def _class_name(error: BaseException) -> Code:
-    return type(error).__name__
-
-
 _SIGNAL = 1644
 
 
@@ -248,16 +238,20 @@ def _mysql_code(error: BaseException) -> Code:
     return code if isinstance(code, int) and code else None
 
 
+_PASSING, _REFUSING = (
+    texts("OperationalError InternalError InterfaceError"),
+    texts("IntegrityError DataError"),
+)
+
+
 def _standard_class(error: BaseException) -> Code:
     """Return the name of an error's class in PEP 249."""
     names = (base.__name__ for base in type(error).__mro__)
-    return next((name for name in names if name in _STANDARD_CLASSES), None)
+    return next((name for name in names if name in _PASSING | _REFUSING), None)
 
 
-_STANDARD_CLASSES = texts(
-    "IntegrityError DataError ProgrammingError NotSupportedError OperationalError InternalError"
-    " InterfaceError"
-)
+STANDARD_CODES = ErrorCodes(_standard_class, passing=_PASSING, refusing=_REFUSING)
+"""The meaning of errors by their classes. For drivers whose own codes mean no more, or are unknown."""
 
 SQLITE = Dialect(
     title="SQLite",
@@ -284,14 +278,7 @@ DUCKDB = Dialect(
     types=DUCKDB_TYPES,
     new=NEW_DUCKDB,
     fits=duckdb_fits,
-    error_codes=ErrorCodes(
-        _class_name,
-        passing=texts(
-            "TransactionException IOException ConnectionException InterruptException"
-            " OutOfMemoryException"
-        ),
-        refusing=frozenset({"ConstraintException", "ConversionException", "OutOfRangeException"}),
-    ),
+    error_codes=STANDARD_CODES,
     is_file=True,
 )
 
@@ -366,11 +353,7 @@ GENERIC = Dialect(
     types=GENERIC_TYPES,
     new=NEW_STANDARD,
     fits=standard_fits,
-    error_codes=ErrorCodes(
-        _standard_class,
-        passing=texts("OperationalError InternalError InterfaceError"),
-        refusing=texts("IntegrityError DataError"),
-    ),
+    error_codes=STANDARD_CODES,
 )
 
 DIALECTS: Mapping[str, Dialect] = {

@@ -193,8 +193,6 @@ def _as_in_table(target: Database, plan: Plan, rows: SourceRows) -> str:
 
 _USUAL = 1024 * 1024
 """The most bytes of a statement, unless one row is longer."""
-_AT_ONCE = 64 * 1024 * 1024
-"""The most bytes of rows whose literals are in memory at once, unless one row is longer."""
 
 
 def _statements(around: tuple[str, str], batch: pa.RecordBatch, most: int) -> Iterator[str]:
@@ -205,11 +203,6 @@ def _statements(around: tuple[str, str], batch: pa.RecordBatch, most: int) -> It
     :param most: the largest number of bytes in a statement.
     :raises InvalidRow: a statement with one row is longer.
     """
-    half = batch.num_rows // 2
-    if half and batch.nbytes > _AT_ONCE:
-        yield from _statements(around, batch.slice(0, half), most)
-        yield from _statements(around, batch.slice(half), most)
-        return
     rows = _rows(batch)
     space = most - len("".join(around).encode())
     sizes, texts = pc.binary_length(rows).to_pylist(), rows.to_pylist()
