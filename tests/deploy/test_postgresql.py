@@ -12,8 +12,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from tests.postgresql.world import PostgresqlWorld
-from tests.protocol.engine import World
+from tests.protocol.engine import SCHEMA, World
+from tests.sql.stores import Postgresql
 from tests.support.deploy_table import Counted, Row
 from tests.support.operators import set_mark
 from tests.support.small_disk import mounted
@@ -22,7 +22,7 @@ from wal_sink.demo.server import choose_port, ports_are_free
 from wal_sink.errors import LedgerBehindLog, OptionError, WalSinkError
 from wal_sink.protocol.flush_decisions import Retention
 from wal_sink.targets.postgresql import PostgresqlOptions, PostgresqlTarget
-from wal_sink.testing.micro_batches import flush_with_retries, in_memory
+from wal_sink.testing.micro_batches import PlayedQuery, flush_with_retries, in_memory
 
 pytestmark = [pytest.mark.test_all, pytest.mark.postgresql, pytest.mark.timeout(300)]
 
@@ -127,24 +127,24 @@ def test_flush_waits_for_space_on_a_full_disk(counted: Counted) -> None:
     with Server() as server, mounted(server.folder / "disk", "8m") as disk:
         shutil.chown(disk.folder, "postgres")
         server.execute(f"CREATE TABLESPACE small LOCATION '{disk.folder}'")
-        server.execute("CREATE SCHEMA s")
-        world = PostgresqlWorld(server, "s")
-        server.execute("ALTER TABLE s.rows SET TABLESPACE small")
-        batches(world, 0, 1)
-        world.flush()
+        store = Postgresql(server, "public")
+        store.execute("CREATE TABLE t (k text, v bigint) TABLESPACE small")
+        query = PlayedQuery(store.target(), SCHEMA)
+        query.run().flushed_batches([("k0", 0)], [("k1", 1)])
         disk.fill(0)
         large = secrets.token_hex(100_000)
-        world.run().batches(*([(f"{large}{epoch}", epoch)] for epoch in (2, 3)))
+        query.run().batches(*([(f"{large}{epoch}", epoch)] for epoch in (2, 3)))
         with pytest.raises(WalSinkError, match="could not extend file") as full:
-            world.flush()
+            query.flush()
         assert full.value.transient
-        assert sorted(value for _, value in world.visible()) == [0, 1]
+        assert store.execute("SELECT v FROM t ORDER BY v") == [(0,), (1,)]
         disk.free()
-        flush_with_retries(world.flusher())
-        assert sorted(world.visible()) == sorted(world.expected().items())
+        flush_with_retries(query.flusher())
+        rows = store.execute("SELECT k, v FROM t ORDER BY v")
+        assert rows == [("k0", 0), ("k1", 1), (f"{large}2", 2), (f"{large}3", 3)]
         version = server.title.rpartition(" ")[2]
-        counted(Row("PostgreSQL", version, "disk full in mid-window", 4, len(world.visible())))
-        world.end_sessions()
+        counted(Row("PostgreSQL", version, "disk full in mid-window", 4, len(rows)))
+        query.end_sessions()
 
 
 # --- a pooler -------------------------------------------------------------------------------------

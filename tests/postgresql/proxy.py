@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import select
 import socket
 import threading
-from collections.abc import Iterator
 from typing import Literal, Self
 
 When = Literal["before", "after"]
@@ -23,8 +23,6 @@ class Proxy:
         self.port = int(self._listener.getsockname()[1])
         """The port for clients, on 127.0.0.1."""
         self._lose: When | None = None
-        self._unanswered: socket.socket | None = None
-        """The connection whose next answer the client does not get."""
         self.lost = 0
         """The number of lost answers."""
 
@@ -44,35 +42,22 @@ class Proxy:
         with contextlib.suppress(OSError):
             while True:
                 client, _ = self._listener.accept()
-                server = socket.create_connection(self._server)
-                for copy in (self._requests, self._answers):
-                    threading.Thread(target=copy, args=(client, server), daemon=True).start()
+                threading.Thread(target=self._serve, args=(client,), daemon=True).start()
 
-    def _requests(self, client: socket.socket, server: socket.socket) -> None:
-        with _cutting(client, server):
-            while data := client.recv(65_536):
-                if self._lose is not None and b"COMMIT" in data:
-                    when, self._lose = self._lose, None
-                    self.lost += 1
-                    if when == "before":
+    def _serve(self, client: socket.socket) -> None:
+        with client, socket.create_connection(self._server) as server, contextlib.suppress(OSError):
+            while True:
+                for end in select.select([client, server], [], [])[0]:
+                    if not (data := end.recv(65_536)):
                         return
-                    self._unanswered = server
-                server.sendall(data)
-
-    def _answers(self, client: socket.socket, server: socket.socket) -> None:
-        with _cutting(client, server):
-            while data := server.recv(65_536):
-                if server is self._unanswered:
-                    return
-                client.sendall(data)
-
-
-@contextlib.contextmanager
-def _cutting(*ends: socket.socket) -> Iterator[None]:
-    """Cut both connections at the end of a block."""
-    with contextlib.suppress(OSError):
-        yield
-    for end in ends:
-        with contextlib.suppress(OSError):
-            end.shutdown(socket.SHUT_RDWR)
-        end.close()
+                    if end is server:
+                        client.sendall(data)
+                    elif self._lose is None or b"COMMIT" not in data:
+                        server.sendall(data)
+                    else:
+                        when, self._lose = self._lose, None
+                        self.lost += 1
+                        if when == "after":
+                            server.sendall(data)
+                            server.recv(65_536)
+                        return

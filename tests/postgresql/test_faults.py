@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Iterator
+from typing import Any
 
 import psycopg
 import pyarrow as pa
@@ -12,9 +13,6 @@ import pytest
 from psycopg import errors
 
 from tests.postgresql.proxy import Proxy, When
-from tests.postgresql.world import PostgresqlWorld
-from tests.protocol import raw
-from tests.protocol.engine import SCHEMA
 from tests.sql.stores import Postgresql, agreed
 from wal_sink.demo.postgresql import Server, downloaded_programs
 from wal_sink.errors import TargetRefused, TargetUnavailable
@@ -25,18 +23,34 @@ from wal_sink.targets.postgresql import PostgresqlOptions, PostgresqlTarget
 from wal_sink.targets.sql.session import SqlSession
 from wal_sink.testing.contracts.ledger import create, finish, following
 from wal_sink.testing.contracts.rows import BASE_US
-from wal_sink.testing.micro_batches import flush_with_retries, until_idle
+from wal_sink.testing.micro_batches import PlayedQuery, flush_with_retries
 
+SCHEMA = pa.schema([("k", pa.string()), ("v", pa.int64())])
 ROWS = [("a", 1), ("b", 2)]
 
 
-@pytest.fixture
-def world(store: Postgresql) -> Iterator[PostgresqlWorld]:
-    """Make a query whose epoch 0 has `ROWS` and is pending."""
-    world = PostgresqlWorld(store.server, store.schema)
-    world.run().batch(ROWS)
-    yield world
-    world.end_sessions()
+def pending(store: Postgresql, **options: Any) -> PlayedQuery:
+    """Return a query whose epoch 0 has `ROWS` and is pending."""
+    store.execute("CREATE TABLE t (k text, v bigint)")
+    query = PlayedQuery(store.target(lock_timeout=0.3, request_timeout=2, **options), SCHEMA)
+    query.run().batch(ROWS)
+    return query
+
+
+def make_trigger(store: Postgresql, event: str, body: str, kind: str = "TRIGGER") -> None:
+    """Create the trigger `two`.
+
+    :param event: when it runs, such as `BEFORE INSERT ON t`.
+    :param body: statements of PL/pgSQL.
+    """
+    store.execute(
+        f"CREATE FUNCTION two() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN {body} END $$;"
+        f" CREATE {kind} two {event} FOR EACH ROW EXECUTE FUNCTION two()"
+    )
+
+
+def written(store: Postgresql) -> list[Any]:
+    return store.execute("SELECT k, v FROM t ORDER BY k")
 
 
 @pytest.fixture(scope="module")
@@ -47,10 +61,10 @@ def mortal() -> Iterator[Server]:
 
 
 @pytest.fixture
-def mortal_schema(mortal: Server) -> str:
+def mortal_store(mortal: Server) -> Postgresql:
     name = f"test_{uuid.uuid4().hex}"
     mortal.execute(f"CREATE SCHEMA {name}")
-    return name
+    return Postgresql(mortal, name)
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
@@ -62,8 +76,8 @@ def test_lost_answer_to_commit_is_read_back(
     finish = SqlSession.finish
 
     with Proxy(store.server.host, store.server.port) as proxy:
-        world = PostgresqlWorld(store.server, store.schema, proxy.port)
-        world.run().batch(ROWS)
+        uri = store.url.replace(f":{store.server.port}/", f":{proxy.port}/")
+        query = pending(store, uri=uri)
 
         def finish_and_lose(self: SqlSession, row: LedgerRow | None, new: LedgerRow) -> Outcome:
             if row is None:
@@ -74,20 +88,19 @@ def test_lost_answer_to_commit_is_read_back(
             return outcomes[-1]
 
         monkeypatch.setattr(SqlSession, "finish", finish_and_lose)
-        flush_with_retries(world.flusher())
+        flush_with_retries(query.flusher())
         assert proxy.lost == 1
         again = [] if when == "after" else [Outcome.APPLIED]
         assert outcomes == [Outcome.UNKNOWN, *again]
-        raw.complete(world, 1, when)
-        world.end_sessions()
+        assert written(store) == ROWS
+        query.end_sessions()
 
 
 def test_server_that_stops_answering_is_an_outage(
-    mortal: Server, mortal_schema: str, monkeypatch: pytest.MonkeyPatch
+    mortal_store: Postgresql, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The server's host still answers, so no time-out of TCP ends the wait."""
-    world = PostgresqlWorld(mortal, mortal_schema)
-    world.run().batch(ROWS)
+    query, mortal = pending(mortal_store), mortal_store.server
     write = SqlSession.write
 
     def write_and_pause(self: SqlSession, plan: Plan, rows: RowSlice) -> None:
@@ -98,14 +111,14 @@ def test_server_that_stops_answering_is_an_outage(
     began_s = time.monotonic()
     try:
         with pytest.raises(TargetUnavailable):
-            until_idle(world.flusher())
+            query.flush()
         assert 1 < time.monotonic() - began_s < 60
     finally:
         mortal.resume()
     monkeypatch.undo()
-    flush_with_retries(world.flusher())
-    raw.complete(world, 1, "")
-    world.end_sessions()
+    flush_with_retries(query.flusher())
+    assert written(mortal_store) == ROWS
+    query.end_sessions()
 
 
 def test_stalled_flusher_loses_the_ledger_row(store: Postgresql) -> None:
@@ -134,28 +147,31 @@ def test_stalled_flusher_loses_the_ledger_row(store: Postgresql) -> None:
         "ASSERT NEW.v <> 2",
     ],
 )
-def test_row_that_a_trigger_refuses_is_quarantined(world: PostgresqlWorld, statement: str) -> None:
+def test_row_that_a_trigger_refuses_is_quarantined(store: Postgresql, statement: str) -> None:
     """The trigger may use any SQLSTATE."""
-    world.on_invalid_row = "quarantine"
-    world.refuse_two(f"BEFORE INSERT ON {world.rows_table}", f"{statement}; RETURN NEW;")
-    flush_with_retries(world.flusher())
-    assert world.visible() == ROWS[:1]
+    query = pending(store)
+    query.on_invalid_row = "quarantine"
+    make_trigger(store, "BEFORE INSERT ON t", f"{statement}; RETURN NEW;")
+    query.flush()
+    assert written(store) == ROWS[:1]
 
 
-def test_row_that_only_commit_refuses_stops_the_flush(world: PostgresqlWorld) -> None:
+def test_row_that_only_commit_refuses_stops_the_flush(store: Postgresql) -> None:
     """A deferred constraint refuses the row. After the constraint is dropped, the flush continues."""
-    world.on_invalid_row = "quarantine"
-    world.refuse_two(
-        f"AFTER INSERT ON {world.rows_table} DEFERRABLE INITIALLY DEFERRED",
+    query = pending(store)
+    query.on_invalid_row = "quarantine"
+    make_trigger(
+        store,
+        "AFTER INSERT ON t DEFERRABLE INITIALLY DEFERRED",
         "IF NEW.v = 2 THEN RAISE EXCEPTION 'no two'; END IF; RETURN NULL;",
         "CONSTRAINT TRIGGER",
     )
     with pytest.raises(TargetRefused, match=r"COMMIT of epoch 0 is refused, .*no two"):
-        until_idle(world.flusher())
-    assert world.visible() == []
-    world.server.execute(f"DROP TRIGGER two ON {world.rows_table}")
-    flush_with_retries(world.flusher())
-    raw.complete(world, 1, "")
+        query.flush()
+    assert written(store) == []
+    store.execute("DROP TRIGGER two ON t")
+    query.flush()
+    assert written(store) == ROWS
 
 
 @pytest.mark.parametrize(
@@ -198,23 +214,17 @@ def test_settings_of_the_role_do_not_weaken_a_session(
 def test_transaction_timeout_does_not_end_a_flush() -> None:
     """The setting came with PostgreSQL 17: the server ends a session whose transaction takes longer."""
     with Server(folder=downloaded_programs()) as server:
-        world = PostgresqlWorld(server, "public")
-        run = world.run()
+        store = Postgresql(server, "public")
+        query = pending(store)
         server.execute("ALTER DATABASE postgres SET transaction_timeout = '1s'")
-        server.execute(
-            "CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS"
-            " 'BEGIN PERFORM pg_sleep(1.5); RETURN NEW; END';"
-            "CREATE TRIGGER slow BEFORE INSERT ON rows FOR EACH ROW EXECUTE FUNCTION slow()"
-        )
-        run.batch(ROWS[:1])
-        flush_with_retries(world.flusher())
-        assert world.visible() == ROWS[:1]
-        world.end_sessions()
+        make_trigger(store, "BEFORE INSERT ON t", "PERFORM pg_sleep(0.75); RETURN NEW;")
+        query.flush()
+        assert written(store) == ROWS
 
 
-def test_read_only_replica_is_an_outage(mortal: Server, mortal_schema: str) -> None:
+def test_read_only_replica_is_an_outage(mortal_store: Postgresql) -> None:
     """The outage ends when the replica becomes the primary."""
-    store = Postgresql(mortal, mortal_schema)
+    store, mortal = mortal_store, mortal_store.server
     store.execute("CREATE TABLE t (k text, v bigint)")
     mortal.stop()
     signal = mortal.data / "standby.signal"

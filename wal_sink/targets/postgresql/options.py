@@ -6,7 +6,6 @@ from typing import Annotated, ClassVar
 
 import msgspec
 
-from wal_sink.errors import OptionError
 from wal_sink.options import CONNECTS, SECONDS, SECRET, about, from_environment
 from wal_sink.targets.sql.options import (
     LEDGER_TABLE,
@@ -32,7 +31,6 @@ class PostgresqlOptions(KeyedOptions, frozen=True, kw_only=True):
     prefix: ClassVar[str] = "postgresql"
     url_field: ClassVar[str] = "uri"
     default_schema: ClassVar[str] = "public"
-    longest: ClassVar[int] = 63
 
     table: Table
     uri: Annotated[
@@ -71,11 +69,6 @@ class PostgresqlOptions(KeyedOptions, frozen=True, kw_only=True):
     ] = msgspec.field(name="postgresql.idleInTransactionTimeout", default=60.0)
 
     def __post_init__(self) -> None:
-        if self.uri.strip().partition("://")[0] not in ("postgresql", "postgres"):
-            raise OptionError(
-                "Option postgresql.uri is not a URI of libpq.",
-                "Write it as postgresql://user@host:5432/database.",
-            )
         self.keep_apart()
         self.refuse_contradictions()
 

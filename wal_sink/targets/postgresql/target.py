@@ -62,7 +62,7 @@ class PostgresqlTarget(KeyedTarget):
     catalogue = PostgresqlCatalogue
     types, new = TYPES, NEW
     options: PostgresqlOptions
-    longest = PostgresqlOptions.longest, "bytes"
+    longest = 63, "bytes"
 
     def connector(self) -> Callable[[Any], Any]:
         """Import the driver. Return the function that connects."""
@@ -101,7 +101,7 @@ class PostgresqlTarget(KeyedTarget):
             return ""
         name = self.options.destination
         end = "_default"
-        most_bytes = self.options.longest - len(end)
+        most_bytes = self.longest[0] - len(end)
         begin = name.table.encode()[:most_bytes].decode(errors="ignore")
         rest = name._replace(table=begin + end)
         by_range = f"PARTITION BY RANGE ({listed(partition)})"

@@ -92,8 +92,6 @@ class KeyedOptions(OperationOptions, frozen=True, kw_only=True):
     """The name of the field with the URL."""
     default_schema: ClassVar[str] = ""
     """The schema of a table that an option names without a schema."""
-    longest: ClassVar[int] = 2**31
-    """The most bytes of a name, if the database cuts a longer name without an error."""
     if TYPE_CHECKING:  # each target declares these under names of its own, such as sql.mode
         table: str
         password: str
@@ -140,11 +138,6 @@ class KeyedOptions(OperationOptions, frozen=True, kw_only=True):
         }
         for option, name in names.items():
             parts = name.split(".")
-            if max(len(part.encode()) for part in parts) > self.longest:
-                raise OptionError(
-                    f"Option {option}: {name} is longer than {self.longest} bytes, and the database cuts it.",
-                    "Give the table a shorter name.",
-                )
             quoted = any(part.startswith(('"', "`")) for part in parts)
             if len(parts) > 2 or not all(parts) or quoted or {",", "\0"} & {*name}:
                 raise OptionError(

@@ -86,19 +86,10 @@ class SqlAlchemyOptions(KeyedOptions, frozen=True, kw_only=True):
 
 def _refuse_database(dialect: Dialect, url: str) -> None:
     """Refuse a database in memory and a relative path: each process would open another database."""
-    if not dialect.is_file:
-        return
-    rest, _, parameters = url.partition("://")[2].partition("?")
-    path = rest.partition("/")[2]
-    remedy = f"Name a file: {url.partition(':')[0]}:////data/shop.db, with four slashes."
-    if not path or path.startswith((":memory:", "file:")) or "mode=memory" in parameters:
+    path = url.partition("://")[2].partition("?")[0].partition("/")[2]
+    if dialect.is_file and not path.startswith("/"):
         raise OptionError(
-            f"Option sql.url {url} is, or may be, a database in memory, which only one process can read.",
-            remedy,
-        )
-    if not path.startswith("/"):
-        raise OptionError(
-            f"Option sql.url {url} is relative to the folder of each process: they would write to several"
-            " files.",
-            remedy,
+            f"Option sql.url {url} names no file by an absolute path: a database in memory belongs to one"
+            " process, and a relative path to the folder of each process.",
+            f"Name a file: {url.partition(':')[0]}:////data/shop.db, with four slashes.",
         )
