@@ -44,17 +44,6 @@ def test_table_name_of_another_case_is_suggested(store: Store) -> None:
         agreed(store.target())
 
 
-def test_columns_differing_by_case_are_refused_except_by_postgresql(store: Store) -> None:
-    twice = SCHEMA.append(pa.field("Name", pa.string()))
-    target = store.target(create_table=True)
-    for start in (target.dry_plan, target.plan):
-        if isinstance(store, Postgresql):
-            assert start(twice, "key").columns
-            continue
-        with pytest.raises(SchemaMismatch, match="columns name, Name differ by case only"):
-            start(twice, "key")
-
-
 def test_view_is_refused(store: Store) -> None:
     """A start refuses the view. A session refuses it if the view has replaced the table."""
     store.execute(TABLE.format(key=""))

@@ -21,7 +21,7 @@ from tests.sql.stores import (
     agreed,
     bring,
 )
-from wal_sink.errors import OptionError, SchemaMismatch
+from wal_sink.errors import SchemaMismatch
 
 ODD_NAMES = pa.schema(
     [*SCHEMA, *((name, pa.string()) for name in ("select", 'a"b', "a`b", "50%", "%s"))]
@@ -110,11 +110,6 @@ def test_table_is_made_from_the_dataframe(store: Store) -> None:
     for _ in range(2):
         bring(target, pa.record_batch(cells, schema=schema))
     assert [tuple(row) for row in store.execute("SELECT id, name, yes FROM t")] == [(1, "x", 1)]
-
-
-def test_partitions_in_sqlite_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(OptionError, match="makes no partitions in SQLite"):
-        Sqlite(tmp_path).target(create_table=True, partition_columns="id")
 
 
 def test_refusal_of_unsupported_types_proposes_casts(tmp_path: Path) -> None:

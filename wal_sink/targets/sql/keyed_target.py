@@ -22,7 +22,6 @@ from wal_sink.targets.columns import (
     TableColumn,
     cast_to,
     match_columns,
-    refuse_equal_but_for_case,
     with_column,
 )
 from wal_sink.targets.ddl import (
@@ -64,8 +63,6 @@ class KeyedTarget(SqlTarget):
     """The name of the database in errors."""
     types: Types
     new: NewTypes
-    ignores_case = False
-    """True if the database refuses two columns whose names differ only by case."""
     longest = 2**31, "characters"
     """The length of the longest name of a table or a column, and its unit: characters or bytes."""
 
@@ -308,13 +305,11 @@ class KeyedTarget(SqlTarget):
     def new_table(self, schema: pa.Schema, layout: Layout) -> str:
         """Return the CREATE TABLE for the DataFrame.
 
-        :raises SchemaMismatch: a column has no type in the database; a name is too long; two names differ by
-            case only; or the DataFrame lacks a column of the layout.
+        :raises SchemaMismatch: a column has no type in the database, a name is too long, or the DataFrame
+            lacks a column of the layout.
         """
         written = self._written(schema)
         refuse_unknown_columns(layout, written)
-        if self.ignores_case:
-            refuse_equal_but_for_case(written.names, self.title)
         most, unit = self.longest
         names = [self.options.destination.table, *written.names]
         sizes = {name: len(name.encode() if unit == "bytes" else name) for name in names}

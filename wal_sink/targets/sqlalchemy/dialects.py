@@ -212,8 +212,6 @@ class Dialect(NamedTuple):
     ledger_suffix: str = ""
     longest: int = 2**31
     """The most characters of a name."""
-    ignores_case: bool = True
-    """True if the database refuses two columns whose names differ only by case."""
     is_file: bool = False
     """True if the database is a file that this process opens, without a server."""
 
@@ -349,7 +347,6 @@ MARIADB = MYSQL._replace(title="MariaDB")
 GENERIC = Dialect(
     title="The database",
     upsert="",
-    ignores_case=False,
     types=GENERIC_TYPES,
     new=NEW_STANDARD,
     fits=standard_fits,

@@ -38,10 +38,7 @@ class SqlAlchemyTarget(KeyedTarget):
         self.dialect = options.dialect
         self.title, self.error_codes = self.dialect.title, self.dialect.error_codes
         self.types, self.new = self.dialect.types, self.dialect.new
-        self.ledger_suffix, self.ignores_case = (
-            self.dialect.ledger_suffix,
-            self.dialect.ignores_case,
-        )
+        self.ledger_suffix = self.dialect.ledger_suffix
         self.longest = self.dialect.longest, "characters"
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -93,7 +90,7 @@ class SqlAlchemyTarget(KeyedTarget):
         return Savepoints(*(str(c("wal_sink_rows").compile(dialect=dialect)) for c in clauses))
 
     def table_end(self, partition: Sequence[str]) -> str:
-        """Return the end of CREATE TABLE, after the columns."""
+        """Return the end of CREATE TABLE. Databases other than MariaDB and MySQL refuse its partitions."""
         by = ", ".join(map(self.quote, partition))
         return f"{self.ledger_suffix}{f' PARTITION BY KEY ({by}) PARTITIONS 16' if by else ''}"
 
