@@ -175,9 +175,10 @@ def unreadable_ledger(ledger: str, error: Exception, statement: str) -> TargetRe
     """Return the error of a ledger that a flusher cannot read."""
     return TargetRefused(
         f"The ledger's table {ledger} cannot be read: {answer(error)}.",
-        "If there is no such table, the options name another database, schema or ledger table than before, or"
-        " the table was dropped. Name the former one, or restore the table from a backup. If neither is"
-        f" possible, create it, and the next error says how to go on. Run:\n{statement};",
+        "If the user lacks a privilege, grant it. If there is no such table, the options name another"
+        " database, schema or ledger table than before, or the table was dropped. Name the former one, or"
+        " restore the table from a backup. If neither is possible, create it, and the next error says how to"
+        f" go on. Run:\n{statement};",
     )
 
 
