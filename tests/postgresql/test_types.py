@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import random
 import re
+from collections.abc import Sequence
 from decimal import Decimal
 from pathlib import Path
 
@@ -61,7 +62,7 @@ SAME_TEXT = [
 ]
 """Type, type of the DataFrame, and values as both Arrow and PostgreSQL print them."""
 
-ARRAYS: list[tuple[str, pa.DataType, list[object], str]] = [
+ARRAYS: list[tuple[str, pa.DataType, Sequence[object], str]] = [
     ("integer", pa.int32(), [1, None], "1,NULL"),
     ("bigint", pa.int16(), [1], "1"),
     ("text", pa.string(), ["a", 'q"', None], 'a,"q\\"",NULL'),
