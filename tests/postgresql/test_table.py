@@ -322,7 +322,7 @@ def test_catalogue_returns_columns_and_unique_constraints(store: Postgresql) -> 
         " CREATE UNIQUE INDEX partly ON t (c) INCLUDE (d) WHERE a > 5"
     )
     with store.target().open() as connection:
-        catalogue = PostgresqlCatalogue(connection, store.target())
+        catalogue = PostgresqlCatalogue(connection, store.target().options, str)
         columns, unique = catalogue.columns(), catalogue.unique()
     assert [column[:4] for column in columns] == [
         ("a", "integer", True, False),

@@ -185,7 +185,7 @@ class PostgresqlCatalogue(Catalogue):
         :raises SchemaMismatch: a finding of `_STORAGE` applies to the table, or the ledger is unlogged.
         """
         _refuse(self._connection, self._relation, _STORAGE)
-        ledger = find(self._connection, self._target.options.ledger)
+        ledger = find(self._connection, self._ledger)
         _refuse(self._connection, ledger, [_UNLOGGED])
         rows = _rows(self._connection, _COLUMNS, self._relation.oids)
         return [

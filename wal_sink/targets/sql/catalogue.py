@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
 
 from wal_sink.targets.columns import TableColumn
-
-if TYPE_CHECKING:
-    from wal_sink.targets.sql.keyed_target import KeyedTarget
+from wal_sink.targets.sql.options import KeyedOptions, TableName
 
 
 class Unique(NamedTuple):
@@ -33,12 +31,16 @@ class Catalogue(ABC):
     """Reads the target's table from the database's catalogue, over one connection.
 
     The methods raise the driver's errors.
+
+    :param quoted: returns the name of a table as statements contain it.
     """
 
-    def __init__(self, connection: Any, target: KeyedTarget) -> None:
+    def __init__(
+        self, connection: Any, options: KeyedOptions, quoted: Callable[[TableName], str]
+    ) -> None:
         self._connection = connection
-        self._target = target
-        self._table = target.options.destination
+        self._quoted = quoted
+        self._table, self._ledger = options.destination, options.ledger
 
     @abstractmethod
     def columns(self) -> Sequence[TableColumn]:

@@ -133,12 +133,15 @@ class KeyedTarget(SqlTarget):
 
     def columns(self, connection: Any) -> Sequence[TableColumn]:
         """Read the columns of the table."""
-        return self.catalogue(connection, self).columns()
+        return self._catalogue(connection).columns()
+
+    def _catalogue(self, connection: Any) -> Catalogue:
+        return self.catalogue(connection, self.options, self.quoted)
 
     def other_changes(self, connection: Any, plan: Plan) -> Sequence[str]:
         """Return how the unique indexes differ from the key of the plan."""
         key = key_of(plan)
-        unique = self.catalogue(connection, self).unique() if key else ()
+        unique = self._catalogue(connection).unique() if key else ()
         if not key or (len(unique) == 1 and unique[0].plain and {*unique[0].columns} == {*key}):
             return ()
         present = f"is unique by {_listed(unique)}" if unique else "has no unique index"
@@ -177,7 +180,7 @@ class KeyedTarget(SqlTarget):
 
     def agree(self, connection: Any, schema: pa.Schema, key: str) -> Plan:
         """Compare the DataFrame with the table."""
-        catalogue, table = self.catalogue(connection, self), self.options.table
+        catalogue, table = self._catalogue(connection), self.options.table
         columns = catalogue.columns()
         if not columns:
             hint = did_you_mean(table, catalogue.other_tables())
@@ -284,14 +287,14 @@ class KeyedTarget(SqlTarget):
 
     def _new_schema(self, connection: Any, name: TableName) -> str:
         """Return the CREATE SCHEMA that a new table needs, with a semicolon. Empty if the schema exists."""
-        if not name.schema or self.catalogue(connection, self).has_schema(name.schema):
+        if not name.schema or self._catalogue(connection).has_schema(name.schema):
             return ""
         return f"CREATE SCHEMA {self.quote(name.schema)};\n"
 
     def _make_schema(self, connection: Any, name: TableName) -> None:
         """Create the schema of a new table unless it exists."""
         if statement := self._new_schema(connection, name).removesuffix(";\n"):
-            exists = partial(self.catalogue(connection, self).has_schema, name.schema)
+            exists = partial(self._catalogue(connection).has_schema, name.schema)
             self._create(connection, f"The schema {name.schema}", statement, exists)
 
     def _make_ledger(self, connection: Any) -> None:

@@ -178,8 +178,8 @@ class SqlAlchemyCatalogue(Catalogue):
         :raises SchemaMismatch: table or ledger has a storage that could lose rows, or a view has the name.
         """
         connection, name = self._connection, self._table
-        for stored in (name, self._target.options.ledger):
-            _refuse_storage(connection, stored, self._target.quoted(stored))
+        for stored in (name, self._ledger):
+            _refuse_storage(connection, stored, self._quoted(stored))
         tables = self._tables()
         if tables.get(name.table):
             raise SchemaMismatch(
