@@ -9,7 +9,15 @@ from confluent_kafka import KafkaError, KafkaException
 
 from wal_sink.targets.base import ErrorClass
 
-_PERMANENT = {
+REFUSED = {
+    KafkaError.MSG_SIZE_TOO_LARGE,
+    KafkaError.INVALID_MSG,
+    KafkaError.INVALID_RECORD,
+    KafkaError.INVALID_TIMESTAMP,
+}
+"""The errors of a record that a topic refuses."""
+
+_PERMANENT = REFUSED | {
     KafkaError.TOPIC_AUTHORIZATION_FAILED,
     KafkaError.GROUP_AUTHORIZATION_FAILED,
     KafkaError.CLUSTER_AUTHORIZATION_FAILED,
@@ -18,10 +26,6 @@ _PERMANENT = {
     KafkaError._AUTHENTICATION,  # noqa: SLF001 -- documented names
     KafkaError._SSL,  # noqa: SLF001
     KafkaError._INVALID_ARG,  # noqa: SLF001
-    KafkaError.MSG_SIZE_TOO_LARGE,
-    KafkaError.INVALID_MSG,
-    KafkaError.INVALID_RECORD,
-    KafkaError.INVALID_TIMESTAMP,
     KafkaError.INVALID_TRANSACTION_TIMEOUT,
     KafkaError.INVALID_CONFIG,
     KafkaError.POLICY_VIOLATION,

@@ -26,7 +26,7 @@ from wal_sink.model.plan import Plan
 from wal_sink.targets.base import RowSlice, TransactionalSession
 from wal_sink.targets.columns import published_elsewhere
 from wal_sink.targets.kafka import topics
-from wal_sink.targets.kafka.errors import client_logger
+from wal_sink.targets.kafka.errors import REFUSED, client_logger
 from wal_sink.targets.kafka.ledger import LedgerReader
 from wal_sink.targets.kafka.options import KafkaOptions
 from wal_sink.targets.kafka.records import Limits, records
@@ -58,12 +58,6 @@ _ABORTED = {
     KafkaError._INVALID_DIFFERENT_RECORD,  # noqa: SLF001
 }
 """The errors of records that were not sent, since another record of the transaction was refused."""
-_REFUSED = {
-    KafkaError.MSG_SIZE_TOO_LARGE,
-    KafkaError.INVALID_MSG,
-    KafkaError.INVALID_RECORD,
-    KafkaError.INVALID_TIMESTAMP,
-}
 
 
 class KafkaSession(TransactionalSession):
@@ -302,7 +296,7 @@ class KafkaSession(TransactionalSession):
 
 def _undelivered(error: KafkaError, topic: str, key: bytes | None) -> Exception:
     """Return the exception for an undelivered record."""
-    if error.code() not in _REFUSED:
+    if error.code() not in REFUSED:
         unknown: Exception = KafkaException(error)
         return unknown
     return TargetRefused(
