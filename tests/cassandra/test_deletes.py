@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import random
 from decimal import Decimal
 from typing import Any
 
@@ -55,40 +54,6 @@ def frame(*rows: dict[str, Any]) -> pa.RecordBatch:
 def change(operation: str, key: Key, **values: Any) -> dict[str, Any]:
     """Return a row with the first columns of the key."""
     return {"op": operation, **dict(zip(KEYS, key, strict=False)), **values}
-
-
-def drawn(chance: random.Random) -> tuple[str, Key, list[int]]:
-    """Draw an upsert of one of some hundred keys, or a delete of a row, a range or a partition."""
-    key: Key = (
-        chance.choice(IDS),
-        chance.randrange(2),
-        DAY_0 + dt.timedelta(chance.randrange(3)),
-        chance.choice("xyz"),
-        Decimal(chance.randrange(3)),
-    )
-    if chance.random() < 0.7:
-        return "upsert", key, [chance.randrange(9), 9]
-    return "delete", key[: chance.choice([2, 3, 4, 5, 5, 5, 5, 5, 5])], [0]
-
-
-def test_random_changes_in_batches_equal_changes_one_by_one(table: NodeTable) -> None:
-    chance = random.Random(2)
-    changes = [drawn(chance) for _ in range(3_000)]
-    expected: dict[Key, set[int]] = {}
-    for operation, key, values in changes:
-        if operation == "upsert":
-            expected[key] = set(values)
-        else:
-            expected = {k: v for k, v in expected.items() if k[: len(key)] != key}
-    assert 20 < len(expected) < 150
-    batch = frame(*(change(operation, key, v=values) for operation, key, values in changes))
-    parts = batch[:1_000], batch[1_000:1_001], batch[1_001:]
-    table.write(*zip((US, US + 1_000, US + 1_001), parts, strict=True), **DELETES)
-    assert {
-        (str(row.k1), row.k2, row.a.date(), row.b, row.c): set(row.v)
-        for row in table.select()
-        if row.a is not None
-    } == expected
 
 
 def test_delete_of_a_partition_deletes_its_static_columns(table: NodeTable) -> None:
