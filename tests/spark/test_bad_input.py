@@ -5,15 +5,16 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 
 import pytest
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import udf
 
 import wal_sink
 from tests.spark.conftest import Shop
-from tests.spark.late_poison import LATE_POISON_TARGET
 from tests.spark.tables import last_commit, options
 from wal_sink.wal.location import locate
 
@@ -52,9 +53,17 @@ def test_checkpoint_only_in_the_session_settings_is_refused(shop: Shop) -> None:
 
 def test_aborted_batch_leaves_no_segment(shop: Shop) -> None:
     """The segments of the task that succeeded are deleted, too (rule `segments`)."""
+
+    def late_null(key: str, row_id: int) -> str | None:
+        if row_id != 3:
+            return key
+        time.sleep(4)  # the other task has ended by then
+        return None
+
     shop.add_files(rows=10)
-    message = refused(shop, shop.rows.repartition(2), target=LATE_POISON_TARGET)
-    assert "id 3 is poison" in message
+    key = udf(late_null, "string", useArrow=False)("key", "id")
+    message = refused(shop, shop.rows.repartition(2).withColumn("key", key))
+    assert "Column key" in message
     location = locate(shop.checkpoint)
     store = location.open_log(location.open_checkpoint().query_id())
     assert store.list("segments/") == []
