@@ -87,6 +87,22 @@ def test_errors_are_whole_sentences_with_a_remedy() -> None:
     assert [(error.place, line) for error, text in texts_of for line in complaints(text)] == []
 
 
+def test_texts_name_no_page_of_the_docs() -> None:
+    """An installed package has no documentation. Docstrings are not texts."""
+    named = []
+    for path in PACKAGE.rglob("*.py"):
+        nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+        docstrings = {node.value for node in nodes if isinstance(node, ast.Expr)}
+        named += [
+            f"{path}:{node.lineno}"
+            for node in nodes
+            if isinstance(node, ast.Constant)
+            and node not in docstrings
+            and "docs/" in str(node.value)
+        ]
+    assert named == []
+
+
 @pytest.mark.parametrize("text", ["gone", "It is gone", "It is  gone.", ""])
 def test_error_text_that_is_no_sentence_is_refused(text: str) -> None:
     assert list(complaints(text))
