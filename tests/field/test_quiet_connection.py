@@ -34,7 +34,7 @@ def flush_after_quiet_time(
             until_idle(flusher)
     texts = [record.getMessage() for record in caplog.records if record.name.startswith("wal_sink")]
     assert len(texts) == 1, texts
-    assert "flushed 1 rows" in texts[0]
+    assert "flushed 1 row of" in texts[0]
     assert sorted(store.execute("SELECT id FROM t")) == [(1,), (2,)]
 
 

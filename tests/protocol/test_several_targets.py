@@ -191,7 +191,7 @@ def test_log_lines_of_a_flush_name_the_target(
     lines = [record for record in caplog.records if record.threadName == loop.name]
     texts = [record.getMessage() for record in lines]
     place = f"query {several.query_id}, target {ADDED}"
-    assert any("flushed 1 rows" in text for text in texts), texts
+    assert any("flushed 1 row of" in text for text in texts), texts
     assert [text for text in texts if not text.startswith(place)] == []
     assert {getattr(record, "target", None) for record in lines} == {ADDED}
 

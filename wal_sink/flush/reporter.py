@@ -114,7 +114,9 @@ class Reporter:
         flushed = [FlushedEpoch(e.epoch, e.rows, e.bytes, e.first_us) for e in epochs]
         self.metrics.flushed(flushed, seconds)
         rows = sum(epoch.rows for epoch in epochs)
-        logger.info("flushed %d rows of epochs %d to %d", rows, epochs[0].epoch, epochs[-1].epoch)
+        logger.info(
+            "flushed %s of epochs %d to %d", counted(rows, "row"), epochs[0].epoch, epochs[-1].epoch
+        )
         if rows and seconds:
             rate = rows / seconds
             self._rate = rate if self._rate is None else 0.7 * self._rate + 0.3 * rate
