@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, Self
 
 from cassandra import ConsistencyLevel, DriverException
-from cassandra.auth import PlainTextAuthProvider
 from cassandra.cluster import NoHostAvailable
 from cassandra.policies import WhiteListRoundRobinPolicy
 from cassandra.query import SimpleStatement
@@ -43,8 +42,6 @@ class ClusterNode(EmbeddedCassandra):
     :param datacenter: the second number of the address.
 
     :param joins: True to copy its part of the data from the other nodes at the start.
-
-    :param more: more entries of cassandra.yaml.
     """
 
     patience_s = 240.0
@@ -57,10 +54,9 @@ class ClusterNode(EmbeddedCassandra):
         datacenter: int = 0,
         *,
         joins: bool = False,
-        more: Mapping[str, object] = {},
     ) -> None:
         host, proxy = (f"127.{datacenter}.{third}.{number}" for third in (0, 1))
-        settings = {**_settings(host, proxy, port, seeds), "auto_bootstrap": joins, **more}
+        settings = {**_settings(host, proxy, port, seeds), "auto_bootstrap": joins}
         super().__init__(settings=settings)
         self.number = number
         self.host, self.port = host, port
@@ -119,10 +115,6 @@ class ClusterNode(EmbeddedCassandra):
         """Return the policy of a session with this node alone, without its proxy."""
         return WhiteListRoundRobinPolicy([self.host])
 
-    def _auth(self) -> Any:
-        """Return the login of the superuser. A node without authentication ignores it."""
-        return PlainTextAuthProvider("cassandra", "cassandra")
-
     def read_all(self) -> list[Any]:
         """Read a row from all three replicas.
 
@@ -159,17 +151,12 @@ def _settings(host: str, proxy: str, port: int, seeds: str) -> dict[str, object]
 
 
 class CassandraCluster:
-    """Three nodes and their proxies, which end with the `with` block.
+    """Three nodes and their proxies, which end with the `with` block."""
 
-    :param settings: more entries of cassandra.yaml.
-    """
-
-    def __init__(self, settings: Mapping[str, object] = {}) -> None:
+    def __init__(self) -> None:
         self._port = _choose_port()
         self._seeds = ",".join(f"127.0.0.{number}:{self._port + 1}" for number in (1, 2))
-        self.nodes = [
-            ClusterNode(number, self._port, self._seeds, more=settings) for number in (1, 2, 3)
-        ]
+        self.nodes = [ClusterNode(number, self._port, self._seeds) for number in (1, 2, 3)]
 
     def __enter__(self) -> Self:
         try:
@@ -186,7 +173,7 @@ class CassandraCluster:
         with ThreadPoolExecutor(2) as pool:
             list(pool.map(lambda node: node.start(), self.nodes[1:]))
         make = f"CREATE KEYSPACE IF NOT EXISTS probe WITH replication = {REPLICATION}"
-        until(lambda: self.nodes[0].execute(make) is not None)  # the superuser may not exist yet
+        self.nodes[0].execute(make)
         self.nodes[0].execute("CREATE TABLE probe.t (k int PRIMARY KEY)")
         self.await_up()
 

@@ -44,8 +44,6 @@ class Stream:
     :param replication: of the keyspace.
 
     :param options: more options of the target.
-
-    :param prepare: called with the keyspace after the table was made.
     """
 
     def __init__(
@@ -55,14 +53,12 @@ class Stream:
         *,
         replication: str = REPLICATION,
         options: Mapping[str, str] = {},
-        prepare: Callable[[str], None] = lambda _: None,
     ) -> None:
         self.keyspace = f"ks{next(_numbers)}"
         self._node = cluster.nodes[0]
         self._node.execute(f"CREATE KEYSPACE {self.keyspace} WITH replication = {replication}")
         self.ddl = f"CREATE TABLE {self.keyspace}.t (k text PRIMARY KEY, v bigint)"
         self._node.execute(self.ddl)
-        prepare(self.keyspace)
         raw = {
             "keyspace": self.keyspace,
             "table": "t",

@@ -12,7 +12,7 @@ import random
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -36,7 +36,8 @@ from wal_sink.demo.local_spark import Driver
 from wal_sink.wal.location import locate
 
 KEYSPACE = "soak"
-_WEIGHTS = {"driver": 3, "worker": 3, "cassandra": 2, "pause": 2}
+_FAULTS = (*("driver",) * 3, *("worker",) * 3, *("cassandra",) * 2, *("pause",) * 2)
+"""The faults, with their relative frequency."""
 _GROWS_AT = 0.4
 """The fraction of the time after which the table gets a new column."""
 _PATIENCE_S = 600.0
@@ -90,13 +91,12 @@ class FeaturesSoak:
     def run_for(self, seconds: float) -> FeaturesOutcome:
         """Inject faults for some seconds; let the query end; compare."""
         until_s = time.monotonic() + seconds
-        dealt = deal(self._random, _WEIGHTS)
 
         def next_fault() -> str | None:
             left_s = until_s - time.monotonic()
             if not self._grown and left_s < (1 - _GROWS_AT) * seconds:
                 return "growth"
-            return next(dealt) if left_s > 0 else None
+            return self._random.choice(_FAULTS) if left_s > 0 else None
 
         return self._run(next_fault)
 
@@ -255,15 +255,3 @@ class FeaturesSoak:
 def _ends(ttl_s: int | None, began_s: float, ended_s: float) -> tuple[int, int] | None:
     """Return the first and last second at which a cell may expire, from its TTL; None without a TTL."""
     return None if ttl_s is None else (int(began_s) + ttl_s, int(ended_s) + ttl_s)
-
-
-def deal(chance: random.Random, weights: Mapping[str, int]) -> Iterator[str]:
-    """Yield names from a shuffled deck, again and again.
-
-    :param weights: the number of cards of each name; the first deck has one of each.
-    """
-    deck = list(weights)
-    while True:
-        chance.shuffle(deck)
-        yield from deck
-        deck = [name for name, weight in weights.items() for _ in range(weight)]

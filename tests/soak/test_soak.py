@@ -1,11 +1,8 @@
-"""Short soaks, the checker of cells, the readers, and the order of faults."""
+"""Short soaks, the checker of cells, and the readers."""
 
 from __future__ import annotations
 
-import itertools
-import random
 import secrets
-from collections import Counter
 from pathlib import Path
 
 import pyspark
@@ -13,7 +10,7 @@ import pytest
 
 from tests.soak.cells import Cell, Expected, compare
 from tests.soak.cluster import FAULTS, TARGETS, ClusterSoak
-from tests.soak.features import FeaturesSoak, deal
+from tests.soak.features import FeaturesSoak
 from tests.soak.readers import Reader, Rows, Store
 from tests.support.deploy_table import Counted, Row
 
@@ -128,13 +125,3 @@ def test_checker_compares_each_cell(
     cells = compare(expected, {KEY: present}, now_s=1_000)
     assert cells.exact is not bool(what), cells
     assert not what or getattr(cells, what) == 1, cells
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_soak_draws_every_event_before_a_second_time(seed: int) -> None:
-    """After the first deck, each name comes as often as its weight; a seed repeats the order."""
-    weights = {"clock": 3, "full disk": 2, "zombie": 1}
-    dealt = list(itertools.islice(deal(random.Random(seed), weights), 3 + 6 + 6))
-    assert sorted(dealt[:3]) == sorted(weights)
-    assert Counter(dealt[3:9]) == Counter(dealt[9:]) == weights
-    assert dealt == list(itertools.islice(deal(random.Random(seed), weights), 15))

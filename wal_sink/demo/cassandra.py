@@ -88,7 +88,6 @@ class Node(AnyServer):
                 cluster = Cluster(
                     [self.host],
                     self.port,
-                    auth_provider=self._auth(),
                     protocol_version=5,
                     execution_profiles=profiles,
                     connect_timeout=_ANSWER_S,
@@ -106,9 +105,6 @@ class Node(AnyServer):
         from cassandra.policies import RoundRobinPolicy  # noqa: PLC0415 - a node needs no driver
 
         return RoundRobinPolicy()
-
-    def _auth(self) -> Any:
-        """Return the authentication provider of `session`; None for no login."""
 
     def _disconnect(self) -> None:
         with self._session_lock:
