@@ -56,11 +56,6 @@ class Node(AnyServer):
         self._session: Any = None
         self._session_lock = threading.Lock()
 
-    @property
-    def contact_points(self) -> tuple[str]:
-        """The contact points for a driver."""
-        return (self.host,)
-
     def execute(self, cql: str, parameters: Sequence[object] | None = None) -> list[Any]:
         """Run a statement and return all its rows.
 
