@@ -1,7 +1,8 @@
 """Joins small Arrow batches to larger ones, and labels timestamps with UTC.
 
-The flush groups the rows of a batch by partition, so larger batches make larger requests to the target. Each
-batch also has a fixed cost, when the log is written and when the log is read.
+The flush to Cassandra groups the rows of a batch by partition. If rows of 500 partitions come mixed, 480,000
+rows are 24,000 requests in Spark's batches of 10,000 rows, and 4,000 requests in batches of 60,000 rows. If
+the rows of each partition come together, both are 1,500 requests.
 """
 
 from __future__ import annotations

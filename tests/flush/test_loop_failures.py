@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 
 import pytest
@@ -101,21 +100,6 @@ def halt_in_the_next_try(played: PlayedLoop, outage: Outage) -> None:
     outage.halts.set()
     played.loop.hurry()
     until(lambda: outage.failures >= 2)
-
-
-def test_loop_that_pauses_after_failures_can_be_hurried(
-    world: World, failed_write: tuple[PlayedLoop, Outage]
-) -> None:
-    played, outage = failed_write
-    outage.over.set()
-
-    def hurried() -> bool:
-        played.loop.hurry()
-        time.sleep(0.05)
-        return played.is_flushed(0)
-
-    until(hurried)
-    assert world.table() == {"a": 1, "b": 2}
 
 
 def test_reported_error_stays_until_the_failed_step_succeeds(

@@ -127,34 +127,22 @@ def test_idle_query_sends_400_requests_an_hour() -> None:
     assert asked + 3_600 / REPORT_BILLED_S <= 400
 
 
-def test_idle_flusher_reads_the_state_within_15_minutes() -> None:
-    """An operator may have changed it. A caller that hurries the flusher need not wait."""
-    for hurried in (True, False):
-        world = World(*in_memory())
-        world.run().batch([("a", 1)])
-        counting = world.log_backend = Counting(world.log_backend)
-        flusher = world.flusher()
-        until_idle(flusher)
-        counting.requests()
-        if hurried:
-            flusher.recheck()
-        else:
-            world.clock.us += 900_000_001
-        assert flusher.run_once().idle
-        assert "list state/" in counting.requests()
-
-
-def test_clock_set_back_lengthens_no_pause() -> None:
-    world = World(*in_memory())
+@pytest.mark.parametrize("after", ["15 minutes", "15 minutes, and a clock set back", "a call"])
+def test_idle_flusher_reads_the_state_again(after: str) -> None:
+    """An operator may have changed the state. A caller that hurries the flusher need not wait."""
+    world, now_s = World(*in_memory()), 0.0
     world.run().batch([("a", 1)])
     counting = world.log_backend = Counting(world.log_backend)
-    monotonic_s = 0.0
-    flusher = Flusher(
-        world.flusher().pipeline, clock_us=world.clock, monotonic_s=lambda: monotonic_s
-    )
+    pipeline = world.flusher().pipeline
+    flusher = Flusher(pipeline, clock_us=world.clock, monotonic_s=lambda: now_s)
     until_idle(flusher)
+    assert flusher.run_once().idle
     counting.requests()
-    monotonic_s, world.clock.us = 901.0, world.clock.us - 86_400_000_000
+    if after == "a call":
+        flusher.recheck()
+    else:
+        now_s = 901.0
+        world.clock.us += -86_400_000_000 if "back" in after else 901_000_000
     assert flusher.run_once().idle
     assert "list state/" in counting.requests()
 

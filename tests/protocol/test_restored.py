@@ -132,29 +132,6 @@ def test_run_over_log_older_than_the_target_diverges(*, spark_goes_on: bool) -> 
     assert world.table() == {"a": 0, "b": 1, "c": 2}
 
 
-@pytest.mark.rule("publish")
-@pytest.mark.parametrize("first", ["flusher", "run"])
-def test_restored_backup_of_an_unsettled_epoch_mixes_no_attempts(first: str) -> None:
-    """Given a backup in the middle of an epoch, no attempts are mixed, whoever is first."""
-    world = new_world()
-    run = world.run().flushed_batches([("s", 0)])
-    run.publish([("first", 1)])
-    backup = Backup(world)
-    run.write_commit([[("first", 1)]])
-    world.flush()
-    backup.restore()
-    if first == "flusher":
-        world.flush()
-        again = world.run()
-        again.batch([("second", 1)])
-        again.batch([("next", 2)])
-        assert world.flushed() == {"s": 0, "first": 1, "next": 2}
-    else:
-        world.run().batch([("second", 1)])
-        stops(world, errors.Diverged)
-        assert world.table() == {"s": 0, "first": 1}
-
-
 # --- the checkpoint alone was set back ---
 
 

@@ -110,16 +110,6 @@ def test_other_targets_are_refused_while_epochs_are_pending(
     assert several.rows(CELLS) == several.rows(ADDED) == [("a", 1), ("b", 2)]
 
 
-def test_target_added_to_a_drained_log_gets_later_epochs() -> None:
-    """The target that is no longer named is forgotten."""
-    world = SeveralWorld(CELLS)
-    world.run().flushed_batches([("a", 1)])
-    world.named = {ADDED: world.adding}
-    world.run().flushed_batches([("b", 2)])
-    assert (world.rows(CELLS), world.rows(ADDED)) == ([("a", 1)], [("b", 2)])
-    assert [(target.name, target.first) for target in world.state.targets] == [(ADDED, 1)]
-
-
 def test_target_added_again_skips_epochs_of_its_absence(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

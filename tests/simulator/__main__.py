@@ -46,10 +46,7 @@ def report(console: Console, played: Played) -> None:
     for what, times in sorted(played.counts.items()):
         table.add_row(what, f"{times:,}")
     console.print(table)
-    console.print(
-        f"{played.histories:,} histories in {played.seconds:.0f} s,"
-        f" {played.histories / played.cpu_seconds:.0f} a second of CPU time"
-    )
+    console.print(f"{played.histories:,} histories in {played.seconds:.0f} s")
     for outcome in played.failures:
         console.print(outcome.violations[0], markup=False, soft_wrap=True)
         console.print(f'    make simulate ARGS="--seed {outcome.seed}"')

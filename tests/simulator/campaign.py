@@ -35,8 +35,6 @@ class Played:
 
     histories: int = 0
     seconds: float = 0.0
-    cpu_seconds: float = 0.0
-    """The CPU time of all processes."""
     counts: Counter[str] = field(default_factory=Counter)
     failures: list[Outcome] = field(default_factory=list)
 
@@ -53,9 +51,8 @@ def run(campaign: Campaign, progress: Callable[[int], None] = lambda _histories:
     context = multiprocessing.get_context("spawn")
     with context.Pool(campaign.processes, prepare) as pool:
         while batch := [*itertools.islice(seeds, 50 * campaign.processes)]:
-            for seconds, outcome in pool.imap_unordered(_timed, batch, chunksize=10):
+            for outcome in pool.imap_unordered(play_safely, batch, chunksize=10):
                 played.histories += 1
-                played.cpu_seconds += seconds
                 played.counts.update(outcome.counts)
                 if outcome.violations:
                     played.failures.append(outcome)
@@ -65,12 +62,6 @@ def run(campaign: Campaign, progress: Callable[[int], None] = lambda _histories:
             if over or played.failures:
                 break
     return played
-
-
-def _timed(seed: int) -> tuple[float, Outcome]:
-    began_s = time.process_time()
-    outcome = play_safely(seed)
-    return time.process_time() - began_s, outcome
 
 
 def play_safely(seed: int) -> Outcome:

@@ -36,11 +36,5 @@ class Trace:
 
 def _short(result: object) -> str:
     if isinstance(result, list):
-        names = ", ".join(
-            str(name).rpartition("/")[2].removesuffix(".json").lstrip("0") or "0" for name in result
-        )
-        return f" -> [{names}]"
-    if isinstance(result, bytes) or result is None:
-        return ""
-    text = str(result)
-    return f" -> {text}" if len(text) < 160 else f" -> {text[:160]}…"
+        result = [str(name).rpartition("/")[2].removesuffix(".json").lstrip("0") for name in result]
+    return "" if isinstance(result, bytes) or result is None else f" -> {result!s:.160}"
