@@ -5,13 +5,12 @@ from __future__ import annotations
 import itertools
 import json
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from wal_sink.errors import OptionError
 from wal_sink.model import paths
 from wal_sink.options import (
-    SPARK_OPTIONS,
     SinkOptions,
     json_pairs,
     lowered,
@@ -146,7 +145,8 @@ def configure(raw: Mapping[str, str], folder: str | None = None) -> Configuratio
         destinations = _destinations(raw)
     else:
         kind = options.get("target", "cassandra")
-        _refuse_other_target(raw, kind)
+        known = [*names(SinkOptions), *names(target_type(kind).options_type)]
+        _refuse_other_target(raw, known)
         target = _target(kind, raw, names(SinkOptions))
         destinations = (Destination(target.name, "", kind, target),)
     sink = parse(raw, SinkOptions)
@@ -154,19 +154,20 @@ def configure(raw: Mapping[str, str], folder: str | None = None) -> Configuratio
     return Configuration(sink, destinations, location, options.get("path", ""))
 
 
-def _refuse_other_target(raw: Mapping[str, str], kind: str) -> None:
+def _refuse_other_target(raw: Mapping[str, str], known: Iterable[str]) -> None:
     """Refuse an option of a target that the query does not write to.
 
+    :param known: names of the options of the sink and of the query's targets.
     :raises OptionError: there is such an option. The error names the option and its target.
     """
-    known = [*names(SinkOptions), *names(target_type(kind).options_type)]
     prefixes = {name.partition(".")[0].lower() for name in known if "." in name}
     for option in raw:
         prefix, dot, _ = option.lower().partition(".")
         if dot and prefix not in prefixes and is_installed(prefix):
             raise OptionError(
                 f"Option {option} is for target {prefix}, and the query writes to another target.",
-                f'Add .option("target", "{prefix}") to write there; otherwise leave the option out.',
+                f'Add .option("target", "{prefix}") to write there, or a target of this kind to option'
+                " targets; otherwise leave the option out.",
             )
 
 
@@ -239,7 +240,10 @@ def _destinations(raw: Mapping[str, str]) -> tuple[Destination, ...]:
     listed = target_names(raw)
     own = {name: options_of(name, raw) for name in listed}
     shared = {key: value for key, value in raw.items() if key.partition(".")[0].lower() not in own}
-    _refuse_unnamed(shared, own)
+    declared = {name: _declared(options) for name, options in own.items()}
+    known = [name for name in names(SinkOptions) if name != "target"]
+    _refuse_other_target(shared, [*known, *itertools.chain(*declared.values())])
+    refuse_unknown(shared, [*known, *(f"{name}.{x}" for name in own for x in declared[name])])
     refuse_removed(raw.keys() - shared.keys())
     destinations = tuple(_destination(name, own[name]) for name in listed)
     for first, second in itertools.combinations(destinations, 2):
@@ -249,37 +253,6 @@ def _destinations(raw: Mapping[str, str]) -> tuple[Destination, ...]:
                 "Each row would be written twice. Leave one of these targets out.",
             )
     return destinations
-
-
-def _refuse_unnamed(shared: Mapping[str, str], own: Mapping[str, Mapping[str, str]]) -> None:
-    """Refuse an option that is not the sink's, and does not begin with the name of a target.
-
-    :param shared: the options that do not begin with the name of a target.
-    :param own: the options of each target, by its name.
-    :raises OptionError: there is such an option. The error says to put a target's name before the option, to
-        write the nearest known option, or to leave the option out.
-    """
-    known = [name for name in names(SinkOptions) if name != "target"]
-    accepted = {name.lower() for name in (*known, *SPARK_OPTIONS)}
-    unknown = [option for option in shared if option.lower() not in accepted]
-    refuse_removed(unknown)
-    for option in unknown:
-        prefix, dot, _ = option.partition(".")
-        if dot and not is_installed(prefix.lower()):
-            continue  # misspelt, so `refuse_unknown` below suggests a name
-        meant = [
-            f"{name}.{declared}"
-            for name, options in own.items()
-            for declared in _declared(options)
-            if declared.lower() == option.lower()
-        ]
-        raise OptionError(
-            f"Option {option} belongs to no target: option targets is {', '.join(own)}.",
-            f"Write the name of the target first: {' or '.join(meant)}."
-            if meant
-            else "None of these targets has such an option. Leave the option out.",
-        )
-    refuse_unknown(shared, [*known, *(f"{name}.target" for name in own)])
 
 
 def _declared(options: Mapping[str, str]) -> Collection[str]:
