@@ -134,14 +134,12 @@ def secret_parameter(url: str) -> str:
 
 def connecting(struct: type[Options]) -> list[str]:
     """Return the names of the options that say where a connection goes, and who connects."""
-    entries = [
-        _entry(option)
+    return [
+        f"{option.name} (or {option.extra['environment']})"
+        if "environment" in option.extra
+        else option.name
         for option in fields(struct)
         if option.extra.keys() & {"connects", "environment"}
-    ]
-    return [
-        f"{entry.name} (or {entry.environment})" if entry.environment else entry.name
-        for entry in entries
     ]
 
 
