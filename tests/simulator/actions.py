@@ -28,7 +28,6 @@ _DECIDED = {
     "several targets",
     "restored targets",
     "moves",
-    "passed batches",
 }
 """Faults after which a log has decisions that no target has."""
 
@@ -49,11 +48,8 @@ class Actions:
             fault = world.chance.choice(world.swarm.io_faults)
             if "stall" not in fault.value and "late" not in fault.value:
                 process.arm(fault, world.chance.randrange(1, 30))
-        query = _OperatorsQuery(
-            world.query_id,
-            world.site.open_checkpoint(process),
-            world.site.open_log(process),
-        )
+        open_checkpoint, open_log = world.site.open_checkpoint, world.site.open_log
+        query = _OperatorsQuery(world.query_id, open_checkpoint(process), open_log(process))
         query.pipelines = lambda state, name="": [  # type: ignore[method-assign]
             self._pipeline(process, target_name) for target_name in _names(state, name)
         ]
@@ -103,15 +99,6 @@ class Actions:
             return
         if error == "WrongOwner":
             self.operator("adopt", adopt, faults=False)
-        if error == "MissingManifest":
-            epoch = state.last.epoch + 1
-            for candidate in state.targets:
-                world.checker.truth.lacks.setdefault(candidate.name, set()).add(epoch)
-            self.operator(
-                "give up what is missing",
-                lambda query: give_up(query, epoch, ""),
-                faults=False,
-            )
         if error == "TargetRefused":
             self.give_up_next()
         for about in [name] if name else [target.name for target in state.live]:
@@ -183,7 +170,7 @@ class Actions:
         saved.truth = checker.snapshot()
         world.offsets = dict(saved.offsets)
         if not targets:
-            world.documented |= {"Diverged", "LedgerBehindLog", "WrongOwner", "MissingManifest"}
+            world.documented |= {"Diverged", "LedgerBehindLog", "WrongOwner"}
             world.happened("checkpoint and log restored")
             return
         for name, database in world.databases.items():
@@ -287,7 +274,7 @@ class Actions:
 
 
 class _OperatorsQuery(Query):
-    """A query with simulated targets."""
+    """A query whose targets can be replaced: `Query` has slots."""
 
 
 def _names(state: State, name: str) -> list[str]:

@@ -107,24 +107,6 @@ class Driver:
 
         self.main.start(lambda: self._as_spark(act))
 
-    def pass_by(self) -> None:
-        """Run a micro-batch whose function does not call the writer."""
-
-        def act() -> None:
-            if self.run is None:
-                self.run = Run(self)
-                self.run.start()
-            state = self.world.checker.truth.state
-            if state is not None and state.last.epoch >= self.run.next:
-                return self.run.batch(
-                    1, poison=False
-                )  # another run's function has called the writer
-            self.run.plan_batch()
-            self.run.complete()
-            return None
-
-        self.main.start(lambda: self._as_spark(act))
-
     def _as_spark(self, act: Callable[[], None]) -> None:
         """End the query after an error, as Spark does."""
         world, self.error = self.world, ""

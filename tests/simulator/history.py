@@ -56,7 +56,6 @@ class History:
             Step(None, 3, self.stop),
             Step(None, 4, lambda: self.world.time_passes(self.chance.choice((1, 30, 300)))),
             Step("poison rows", 3, lambda: self.drive(poison=True)),
-            Step("passed batches", 2, self.pass_by),
             Step("two drivers", 4, self.second_driver),
             Step("other flushers", 4, self.other_flusher),
             Step("outages", 4, actions.outage),
@@ -98,13 +97,6 @@ class History:
         driver.process.disarm()
         self._follow_remedy(driver.error)
         driver.error = ""
-
-    def pass_by(self) -> None:
-        """Complete a batch without a call of the writer."""
-        driver = self.driver()
-        if not driver.main.stalled and self.world.batch_writer:
-            driver.pass_by()
-            self.world.happened("batch passed by")
 
     def flush(self) -> None:
         """Let a flusher run, or continue."""

@@ -48,7 +48,6 @@ FAULTS = (
     "lists",
     "retention",
     "poison rows",
-    "passed batches",
     "power losses",
     "restored targets",
     "restored queries",
@@ -68,7 +67,6 @@ _EXCLUDES = {
         "restored logs",
         "checkpoints set back",
         "moves",
-        "passed batches",
     },
     # The lost log has the decisions of operators and the refused rows since the backup.
     "restored logs": {"restored targets", "given-up epochs", "changed targets", "refused rows"},
@@ -214,7 +212,7 @@ class World:
 
         :param name: the name of the error's target; empty for any target.
         """
-        state, kept = self.checker.truth.state, self.checker.truth.kept
+        state = self.checker.truth.state
         if state is None or kind in self.documented:
             return kind in self.documented
         rows = {database: self.row(database) for database in ([name] if name else self.databases)}
@@ -224,7 +222,6 @@ class World:
                 (row := rows[database]) is None or row.epoch < max(state.trimmed, first_row)
                 for database, first_row in begins.items()
             ),
-            "MissingManifest": max(kept, default=-1) > state.last.epoch,
             "WrongOwner": state.checkpoint != self.site.checkpoint.url
             or any(row is not None and row.log_id != state.log_id for row in rows.values()),
             "TargetRefused": any(
