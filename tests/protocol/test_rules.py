@@ -283,6 +283,3 @@ def test_finish_without_effect_is_tried_again(world: World) -> None:
     world.flush(faults)
     assert faults.operations == ["finish 0"] * 2
     assert world.row.epoch == 0
-
-
-# --- stop, and what operators do ---
