@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,21 @@ def test_end_of_block_flushes_everything_checkpointed(shop: Shop) -> None:
     log = locate(shop.checkpoint, logs).open_log(status.query_id)
     assert log.list("segments/") == log.list("manifests/") == []
     assert state_of(shop.checkpoint, logs).targets[0].mark.sums.rows == 3 * ROWS_PER_FILE
+
+
+def test_ended_query_leaves_no_thread_of_py4j(shop: Shop) -> None:
+    """A driver may start a query every ten seconds for weeks."""
+
+    def threads() -> int:
+        return sum(thread.name.endswith("(run)") for thread in threading.enumerate())
+
+    shop.add_files(1)
+    with wal_sink.register(shop.spark):
+        shop.run()  # the listener bus of Spark gets its connection
+        count = threads()
+        for _ in range(3):
+            shop.run()
+        until(lambda: threads() <= count)
 
 
 def test_await_flushed_waits_for_what_is_checkpointed_when_called(shop: Shop) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import socket
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -194,8 +195,11 @@ class QueryListener(StreamingQueryListener):
     ) -> None:
         super().__init__()
         self._started, self._checkpointed, self._ended = started, checkpointed, ended
+        self._connections: dict[str, Any] = {}
+        """By run id: the connection over which the thread of the query calls Python."""
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: D102, N802
+        self._connections[str(event.runId)] = java()._gateway_client.get_thread_connection()
         self._started(str(event.id), str(event.runId))
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
@@ -206,6 +210,11 @@ class QueryListener(StreamingQueryListener):
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: D102, N802
         self._ended(str(event.id), str(event.runId), event.exception or "")
+        connection: Any = self._connections.pop(str(event.runId), None)
+        # py4j keeps a connection, and its thread in Python, after the thread of Java has ended. `close()`
+        # would wait for a read that never ends.
+        with contextlib.suppress(AttributeError, OSError):
+            connection.socket.shutdown(socket.SHUT_RDWR)
 
     @functools.cached_property
     def _jlistener(self) -> Any:
