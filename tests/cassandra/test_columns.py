@@ -13,7 +13,7 @@ from tests.cassandra.test_plan import COLUMNS, live
 from tests.support.cql_driver import plan_of
 from tests.test_options import GIVEN
 from wal_sink.configuration import configure
-from wal_sink.errors import InvalidRow, OptionError, SchemaMismatch
+from wal_sink.errors import CorruptLog, InvalidRow, OptionError, SchemaMismatch
 from wal_sink.model.plan import Column, Plan
 from wal_sink.publish.preflight import CheckedColumn
 from wal_sink.targets.cassandra.options import read_columns
@@ -78,6 +78,14 @@ def test_plan_with_column_names_survives_json() -> None:
     same = Column(name="a", source="int32", type="int", role="regular")
     text = Plan(key="k", target="t", table="t", columns=(same,)).to_json()
     assert set(json.loads(text)["columns"][0]) == {"name", "source", "type", "role"}
+
+
+def test_plan_with_an_unknown_detail_is_corrupt() -> None:
+    """Another version has written the plan. Without the detail, rows would never expire."""
+    logged = plan().plain
+    details = logged.details | {"ttl": {"ttl_s": 60}}
+    with pytest.raises(CorruptLog, match="unknown field `ttl`"):
+        CassandraPlan.of(msgspec.structs.replace(logged, details=details))
 
 
 @pytest.mark.parametrize(

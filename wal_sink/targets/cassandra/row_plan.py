@@ -36,11 +36,14 @@ class TableName(NamedTuple):
         return f"{quote(self.keyspace)}.{quote(self.table)}"
 
 
-class CassandraRowPlan(msgspec.Struct, frozen=True, kw_only=True):
+class CassandraRowPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The details of a plan. Columns have the DataFrame's names.
 
     The JSON includes default values. msgspec could leave them out, but it compares values with defaults by
     identity, so two processes could encode equal plans differently.
+
+    An unknown field makes a plan unreadable. If it were ignored, rows would be written without the TTL or the
+    write mode that the field sets.
     """
 
     keyspace: str
@@ -88,7 +91,8 @@ class CassandraPlan(Plan, frozen=True, kw_only=True):
         except msgspec.ValidationError as error:
             raise CorruptLog(
                 f"The details of plan {plan.key} cannot be read: {error}",
-                "Restore the file in the log's plans/ folder from a copy.",
+                "If another version of wal_sink wrote the plan, flush with that version. Otherwise restore"
+                " the file in the log's plans/ folder from a copy.",
             ) from error
         fields = {name: getattr(plan, name) for name in Plan.__struct_fields__}
         # Statements contain the table's name, and the log's file may be forged. So the name is quoted again.
