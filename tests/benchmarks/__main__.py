@@ -22,6 +22,7 @@ from tests.benchmarks.figures import (
     epochs,
     flush,
     jdbc,
+    long,
     memory,
     shapes,
     short,
@@ -64,6 +65,10 @@ def main(
     only: Annotated[
         list[str] | None, typer.Option(help=f"A part: {', '.join(PARTS)}. Can be repeated.")
     ] = None,
+    long_run: Annotated[
+        bool, typer.Option("--long", help="One query for an hour, with its curves; no other part.")
+    ] = False,
+    minutes: Annotated[float, typer.Option(help="The time limit of --long.")] = 75,
     rounds: Annotated[
         int | None, typer.Option(min=1, help="How often contenders take turns.")
     ] = None,
@@ -76,8 +81,9 @@ def main(
     sizes = QUICK if quick else DEFAULT
     if rounds is not None:
         sizes = msgspec.structs.replace(sizes, rounds=rounds, side_rounds=rounds)
-    parts = only or [*PARTS]
-    if unknown := set(parts) - {*PARTS}:
+    known = PARTS | {"long": partial(long.long, minutes=minutes)} if long_run else PARTS
+    parts = only or (["long"] if long_run else [*PARTS])
+    if unknown := set(parts) - {*known}:
         raise typer.BadParameter(f"{', '.join(unknown)}: there is {', '.join(PARTS)}")
     logging.getLogger("cassandra").setLevel(logging.ERROR)
     console = Console(highlight=False, width=max(_WIDTH, Console().width))
@@ -91,7 +97,7 @@ def main(
             for name in parts:
                 began = time.monotonic()
                 try:
-                    figures += PARTS[name](bench)
+                    figures += known[name](bench)
                 except Exception:
                     logger.exception("part %s failed; the others go on", name)
                     bench.wrong.append(f"part {name} failed")

@@ -24,17 +24,26 @@ def of(pid: int) -> float:
 
 def of_tree(root: int) -> float:
     """Return the CPU seconds of a process and all its descendants."""
+    return sum(stat.own_s + stat.reaped_s for stat in _tree(root).values())
+
+
+def descendants(root: int) -> set[int]:
+    """Return the ids of all descendants of a process."""
+    return {*_tree(root)} - {root}
+
+
+def _tree(root: int) -> dict[int, _Stat]:
     stats = {pid: stat for pid in _pids() if (stat := _stat(pid))}
     children: dict[int, list[int]] = {}
     for pid, stat in stats.items():
         children.setdefault(stat.parent, []).append(pid)
-    seconds, remaining = 0.0, [root]
+    tree, remaining = {}, [root]
     while remaining:
         pid = remaining.pop()
         if pid in stats:
-            seconds += stats[pid].own_s + stats[pid].reaped_s
+            tree[pid] = stats[pid]
             remaining += children.get(pid, [])
-    return seconds
+    return tree
 
 
 def _pids() -> list[int]:

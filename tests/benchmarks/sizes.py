@@ -25,6 +25,8 @@ class Sizes(msgspec.Struct, frozen=True, kw_only=True):
     """The number of small pending epochs, and the rows of each."""
     memory: int
     pause_s: float
+    long: tuple[int, int]
+    """The number of epochs of the long run, and the rows of each."""
 
 
 DEFAULT = Sizes(
@@ -39,6 +41,7 @@ DEFAULT = Sizes(
     pending=(1_000, 1_000),
     memory=5_000_000,
     pause_s=30,
+    long=(10_000, 10_000),
 )
 QUICK = Sizes(
     rounds=1,
@@ -52,6 +55,7 @@ QUICK = Sizes(
     pending=(10, 20),
     memory=8_000,
     pause_s=2,
+    long=(60, 1_000),
 )
 PARTITIONS = 2_000
 SMALL = 1_000

@@ -11,7 +11,8 @@ import pytest
 from cassandra.concurrent import execute_concurrent_with_args
 
 from tests.benchmarks.figure import at_least, at_most, figure
-from tests.benchmarks.rows import Source
+from tests.benchmarks.figures import long
+from tests.benchmarks.rows import Source, Totals
 from tests.benchmarks.table import RowsWrong, Table
 from tests.support.programs import ran
 from wal_sink.demo.cassandra import Node
@@ -68,3 +69,36 @@ def test_smallest_benchmark_prints_every_figure(tmp_path: Path) -> None:
     assert [figure["name"] for figure in report["figures"] if not figure["values"]] == []
     assert {run["contender"] for run in report["runs"]} >= {"wal_sink, flush alone"}
     assert "targets met" in ended.stdout
+
+
+def test_long_run_leaves_the_newest_row_of_each_key() -> None:
+    for streamed in (0, 3, long.KEYS, long.KEYS + 5):
+        values = np.arange(max(0, streamed - long.KEYS), streamed)
+        wanted = Totals(len(values), int((values % long.KEYS).sum()), int((values * 7).sum()))
+        assert long.totals(streamed) == wanted
+
+
+@pytest.mark.parametrize("growth", [0, 1])
+def test_only_growing_costs_of_a_long_run_miss_targets(growth: int, tmp_path: Path) -> None:
+    samples = [
+        long.Sample(
+            seconds=float(n),
+            epochs=10 * n,
+            cpu_s=n + growth * n * n / 200,
+            python_mb=100 + growth * n,
+            workers_mb=500,
+            threads=20,
+            handles=30,
+            files=40,
+            visible_ms=80 + growth * n,
+        )
+        for n in range(1, 101)
+    ]
+    long.draw(tmp_path / "long.svg", samples)
+    missed = {figure.name.partition(",")[0] for figure in long.compared(samples) if not figure.met}
+    growing = {
+        "client CPU of an epoch",
+        "commits/N until N is flushed",
+        "memory of the driver's Python",
+    }
+    assert missed == ({f"long: {name}" for name in growing} if growth else set())
