@@ -16,12 +16,13 @@ from typing import Any
 import pandas as pd
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 -- as everyone calls it
+from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 import wal_sink
 from wal_sink.demo.local_spark import local_session
 
-KINDS = ("window", "transform")
+KINDS = ("window", "join", "duplicates", "state", "transform")
 GROUPS = 3
 ROCKSDB = {
     "providerClass": "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
@@ -74,17 +75,36 @@ def queries(spark: SparkSession, folder: Path) -> dict[str, DataFrame]:
 
     minutes = F.expr("CAST(unix_timestamp(window.start) AS bigint)").alias("a")
     counts = read().groupBy(F.window("at", "1 minute")).agg(F.count("*").alias("b"))
+    remaining, right = read().alias("l"), read().alias("r")
+    both = remaining.join(right, F.expr("l.id = r.id AND l.at = r.at"))
+    once = read().dropDuplicates(["id", "at"])
     grouped = read().selectExpr(f"id % {GROUPS} AS a").groupBy("a")
+    totals = grouped.applyInPandasWithState(
+        total, "a bigint, b bigint", "total bigint", "append", GroupStateTimeout.NoTimeout
+    )
     return {
         "window": counts.select(minutes, "b"),
+        "join": both.selectExpr("l.id AS a", "r.id AS b"),
+        "duplicates": once.selectExpr("id AS a", "id AS b"),
+        "state": totals,
         "transform": grouped.transformWithStateInPandas(
             Totals(), "a bigint, b bigint", outputMode="append", timeMode="None"
         ),
     }
 
 
+def total(
+    key: tuple[Any, ...], frames: Iterator[pd.DataFrame], state: GroupState
+) -> Iterator[pd.DataFrame]:
+    """Return the number of rows that a group has so far."""
+    earlier = state.get[0] if state.exists else 0
+    now = earlier + sum(len(frame) for frame in frames)
+    state.update((now,))
+    yield pd.DataFrame({"a": [key[0]], "b": [now]})
+
+
 class Totals(StatefulProcessor):
-    """Returns the number of rows that a group has so far; its state is in RocksDB."""
+    """Counts the rows of a group as `total` does, with state in RocksDB."""
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         """See `StatefulProcessor`."""

@@ -46,6 +46,7 @@ def write_source(folder: Path) -> list[list[tuple[int, datetime]]]:
 
 def expected(files: list[list[tuple[int, datetime]]]) -> dict[str, Counter[tuple[int, int]]]:
     """Compute the rows of each query from the files. Windows that may not have ended are left out."""
+    rows = Counter(row for file in files for row in file)
     ended = [at for file in files[:-2] for _, at in file]
     windows = Counter(int(at.timestamp()) // 60 * 60 for at in ended)
     totals: Counter[int] = Counter()
@@ -54,7 +55,14 @@ def expected(files: list[list[tuple[int, datetime]]]) -> dict[str, Counter[tuple
         new = Counter(i % GROUPS for i, _ in file)
         totals.update(new)
         states.update((group, totals[group]) for group in new)
-    return {"window": Counter(windows.items()), "transform": states}
+    joined = Counter({(i, i): number**2 for (i, _), number in rows.items()})
+    return {
+        "window": Counter(windows.items()),
+        "join": joined,
+        "duplicates": Counter((i, i) for i, _ in rows),
+        "state": states,
+        "transform": states,
+    }
 
 
 def commits(folder: Path) -> int:
