@@ -113,6 +113,16 @@ def test_table_option_that_is_not_a_name_is_refused(table: str) -> None:
         options(table=table)
 
 
+@pytest.mark.parametrize("option", ["table", "postgresql_ledgerTable"])
+@pytest.mark.parametrize("name", ["{}", "{}.t"])
+def test_name_that_postgresql_would_cut_is_refused(option: str, name: str) -> None:
+    """Later starts would not find the table by its whole name."""
+    longest = "ä" * 31 + "x"
+    options(**{option: name.format(longest)})
+    with pytest.raises(OptionError, match="more than 63 bytes"):
+        options(**{option: name.format(longest + "x")})
+
+
 def test_ledger_in_the_table_of_rows_is_refused() -> None:
     with pytest.raises(OptionError, match="a table of its own"):
         options(table="shop.wal_sink_ledger")

@@ -6,6 +6,7 @@ from typing import Annotated, ClassVar
 
 import msgspec
 
+from wal_sink.errors import OptionError
 from wal_sink.options import CONNECTS, SECONDS, SECRET, about, from_environment
 from wal_sink.targets.sql.options import (
     LEDGER_TABLE,
@@ -18,6 +19,8 @@ from wal_sink.targets.sql.options import (
 )
 
 PASSWORD_VARIABLE = "WAL_SINK_POSTGRESQL_PASSWORD"  # noqa: S105 -- the name of a variable
+LONGEST = 63
+"""The most bytes of a name. PostgreSQL cuts a longer name without an error."""
 
 
 class PostgresqlOptions(KeyedOptions, frozen=True, kw_only=True):
@@ -71,6 +74,14 @@ class PostgresqlOptions(KeyedOptions, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         self.keep_apart()
         self.refuse_contradictions()
+        names = {"table": self.destination, "postgresql.ledgerTable": self.ledger}
+        for option, name in names.items():
+            if max(len(part.encode()) for part in name) > LONGEST:
+                raise OptionError(
+                    f"Option {option}: {name.text} has a name of more than {LONGEST} bytes, which PostgreSQL"
+                    " cuts.",
+                    "Give the table and its schema shorter names.",
+                )
 
     @property
     def ledger(self) -> TableName:

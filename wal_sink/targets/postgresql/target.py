@@ -16,7 +16,7 @@ from wal_sink.targets.postgresql.catalogue import (
     lock_holders,
     warn_of_triggers,
 )
-from wal_sink.targets.postgresql.options import PostgresqlOptions
+from wal_sink.targets.postgresql.options import LONGEST, PostgresqlOptions
 from wal_sink.targets.postgresql.types import NEW, TYPES, refuse_wide_row, stored_values, takes
 from wal_sink.targets.refusals import RELEASED
 from wal_sink.targets.sql.database import run
@@ -62,7 +62,7 @@ class PostgresqlTarget(KeyedTarget):
     catalogue = PostgresqlCatalogue
     types, new = TYPES, NEW
     options: PostgresqlOptions
-    longest = 63, "bytes"
+    longest = LONGEST, "bytes"
 
     def connector(self) -> Callable[[Any], Any]:
         """Import the driver. Return the function that connects."""
