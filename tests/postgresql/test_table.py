@@ -254,6 +254,14 @@ def test_compared_table_cannot_be_altered_before_commit(
         store.execute(alter)
 
 
+def test_locked_table_delays_no_start(store: Postgresql) -> None:
+    """CREATE INDEX takes such a lock."""
+    store.execute(TABLE)
+    with psycopg.connect(store.url) as other:
+        other.execute(f"LOCK TABLE {store.schema}.t IN SHARE MODE")
+        assert store.target(lock_timeout=0.1).plan(BATCH.schema, "key").columns
+
+
 # --- privileges ---
 
 

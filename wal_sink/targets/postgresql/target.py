@@ -110,13 +110,22 @@ class PostgresqlTarget(KeyedTarget):
     # --- at a start ---
 
     def agree(self, connection: Any, schema: pa.Schema, key: str) -> Plan:
-        """Compare the DataFrame with the table. Check privileges by a flush without rows."""
+        """Compare the DataFrame with the table. Check privileges by a flush without rows.
+
+        A table that another session has locked is not checked: the flush waits for the lock, and names its
+        holder.
+        """
         plan = super().agree(connection, schema, key)
         warn_of_triggers(connection, self.options.destination)
         refuse_wide_row((column.type for column in plan.of_table().columns), self.options.table)
         none = [pa.nulls(0, field.type) for field in schema]
         rows = pa.RecordBatch.from_arrays(none, schema=schema)
-        self.insert(connection, plan, self.check(rows, plan))
+        try:
+            self.insert(connection, plan, self.check(rows, plan))
+        except Exception as error:
+            if not self.is_locked(error):
+                raise
+            connection.rollback()
         if self._has_ledger(connection):
             self._try_ledger(connection)
         return plan
