@@ -81,6 +81,15 @@ def test_key_unfit_for_the_mode_is_refused(store: Store, key: str, mode: str, wo
         agreed(store.target(mode=mode))
 
 
+def test_constraint_on_the_columns_of_the_key_is_accepted(tmp_path: Path) -> None:
+    """SQLite cannot drop a constraint."""
+    store = Sqlite(tmp_path)
+    store.execute(TABLE.format(key=", PRIMARY KEY (id), UNIQUE (id)"))
+    store.execute("CREATE UNIQUE INDEX u ON t (id)")
+    bring(store.target(mode="upsert"), ROW.batch, ROW.batch)
+    assert store.execute("SELECT * FROM t") == [(1, "x")]
+
+
 def test_remedy_of_unnamed_unique_constraints_works(store: Store) -> None:
     store.execute(TABLE.format(key=", UNIQUE (id), UNIQUE (name)"))
     with pytest.raises(SchemaMismatch, match="is unique by") as caught:

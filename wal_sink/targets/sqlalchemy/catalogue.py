@@ -208,8 +208,13 @@ class SqlAlchemyCatalogue(Catalogue):
         connection, name = self._connection, self._table
         if connection.dialect is DUCKDB:
             return [*_duckdb_unique(connection, name, {c.name for c in self.columns()})]
-        of_database = _mysql_unique if connection.dialect.is_mysql else _inspected_unique
-        return [*of_database(connection, name)]
+        if connection.dialect.is_mysql:
+            return [*_mysql_unique(connection, name)]
+        # SQLite cannot drop a constraint, so a second index with the same columns has to be accepted.
+        by_columns = dict[tuple[object, ...], Unique]()
+        for index in _inspected_unique(connection, name):
+            by_columns.setdefault((index.columns, index.plain), index)
+        return [*by_columns.values()]
 
     def has_schema(self, schema: str) -> bool:
         """Return True if the database has a schema of this name."""
