@@ -54,6 +54,14 @@ def test_url_that_cannot_be_used_is_refused(url: str, words: str) -> None:
         SqlAlchemyOptions(url=url, table="t")
 
 
+def test_schema_of_sqlite_other_than_main_is_refused() -> None:
+    url = "sqlite:////shop.db"
+    SqlAlchemyOptions(url=url, table="main.t")
+    for tables in ({"table": "other.t"}, {"table": "t", "ledger_table": "other.t"}):
+        with pytest.raises(OptionError, match=r"other\.t has the schema other"):
+            SqlAlchemyOptions(url=url, **tables)
+
+
 @pytest.mark.parametrize(
     ("url", "driver", "package", "scheme"),
     [

@@ -65,6 +65,12 @@ class SqlAlchemyOptions(KeyedOptions, frozen=True, kw_only=True):
             )
         _refuse_database(self.dialect, self.url)
         self.refuse_contradictions()
+        for name in (self.destination, self.ledger):
+            if self.backend == "sqlite" and name.schema not in ("", "main"):
+                raise OptionError(
+                    f"The name {name.text} has the schema {name.schema}, and a file of SQLite has only main.",
+                    f"Write {name.table} in option table or sql.ledgerTable, and name the file in sql.url.",
+                )
 
     @property
     def backend(self) -> str:
