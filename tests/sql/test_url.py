@@ -25,6 +25,13 @@ def test_error_of_a_refused_connection_names_the_options(tmp_path: Path) -> None
     assert "Correct sql.url or sql.password (or WAL_SINK_SQL_PASSWORD)" in caught.value.remedy
 
 
+@pytest.mark.parametrize("backend", ["sqlite", "duckdb"])
+def test_file_in_a_missing_folder_is_refused(tmp_path: Path, backend: str) -> None:
+    url = f"{backend}:///{tmp_path}/none/a.db"
+    with pytest.raises(OptionError, match=r"folder .*/none does not exist on this host"):
+        agreed(SqlAlchemyTarget(SqlAlchemyOptions(url=url, table="t")))
+
+
 def test_password_is_kept_apart_from_the_url() -> None:
     """Neither public options nor texts have the password."""
     parameters = {"sql.url": "mysql+pymysql://me:s%40cret@db:3306/shop", "table": "t"}

@@ -7,6 +7,7 @@ import functools
 import os
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
@@ -151,9 +152,11 @@ def connect(options: SqlAlchemyOptions) -> Connection:
 
     If the options have no password, the environment variable is read at each connect.
 
-    :raises OptionError: the driver of the URL is not installed.
+    :raises OptionError: the driver of the URL is not installed, or the folder of the file does not exist.
     :raises Exception: of the driver.
     """
+    if options.dialect.is_file:
+        _refuse_missing_folder(options)
     if options.backend == "duckdb":
         return Connection(options.dialect, _duckdb(options))
     url = _url(options)
@@ -165,6 +168,15 @@ def connect(options: SqlAlchemyOptions) -> Connection:
     # would quote names by ".
     sa.event.listen(engine, "connect", functools.partial(_set_session, options), insert=True)
     return Connection(options.dialect, functools.partial(_opened, engine))
+
+
+def _refuse_missing_folder(options: SqlAlchemyOptions) -> None:
+    folder = Path(str(sa.make_url(options.url).database)).parent
+    if not folder.is_dir():
+        raise OptionError(
+            f"Option sql.url is {options.url}, and the folder {folder} does not exist on this host.",
+            "Create the folder, mount its disk, or correct the option.",
+        )
 
 
 def _set_session(options: SqlAlchemyOptions, raw: Any, _: object) -> None:
