@@ -110,7 +110,9 @@ def test_failed_ledger_creation_is_reported_with_its_ddl(
     with pytest.raises(kind, match="cannot be created: attempt to write") as caught:
         target(options(path)).plan(PRICES, "key")
     remedy = str(getattr(caught.value, "remedy", ""))
-    execute(path, remedy.removeprefix("Create it: "))
+    ddl = remedy.partition("\n")[2]
+    assert ddl.startswith("CREATE TABLE")
+    execute(path, ddl)
     SqliteTarget(options(path)).plan(PRICES, "key")
 
 

@@ -38,10 +38,23 @@ def test_dataframe_with_a_computed_column_is_refused(store: Store) -> None:
 
 
 @pytest.mark.parametrize("store", [Sqlite, DuckDb], indirect=True)
-def test_table_name_of_another_case_is_suggested(store: Store) -> None:
+@pytest.mark.parametrize("create_table", [False, True])
+def test_table_name_of_another_case_is_suggested(store: Store, *, create_table: bool) -> None:
+    """The database takes both names for one: createTable could not create the table."""
     store.execute(TABLE.format(key="").replace(" t ", " T "))
     with pytest.raises(SchemaMismatch, match=r"no table t\. There is T, which differs"):
-        agreed(store.target())
+        agreed(store.target(create_table=create_table))
+
+
+def test_columns_differing_by_case_are_refused_except_by_postgresql(store: Store) -> None:
+    twice = SCHEMA.append(pa.field("Name", pa.string()))
+    target = store.target(create_table=True)
+    for start in (target.dry_plan, target.plan):
+        if isinstance(store, Postgresql):
+            assert start(twice, "key").columns
+            continue
+        with pytest.raises(SchemaMismatch, match="columns name, Name differ by case only"):
+            start(twice, "key")
 
 
 def test_view_is_refused(store: Store) -> None:

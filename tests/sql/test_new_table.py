@@ -14,6 +14,7 @@ from tests.sql.stores import (
     SCHEMA,
     STORES,
     TABLE,
+    DuckDb,
     Maria,
     Postgresql,
     Sqlite,
@@ -21,7 +22,7 @@ from tests.sql.stores import (
     agreed,
     bring,
 )
-from wal_sink.errors import SchemaMismatch
+from wal_sink.errors import OptionError, SchemaMismatch
 
 ODD_NAMES = pa.schema(
     [*SCHEMA, *((name, pa.string()) for name in ("select", 'a"b', "a`b", "50%", "%s"))]
@@ -110,6 +111,12 @@ def test_table_is_made_from_the_dataframe(store: Store) -> None:
     for _ in range(2):
         bring(target, pa.record_batch(cells, schema=schema))
     assert [tuple(row) for row in store.execute("SELECT id, name, yes FROM t")] == [(1, "x", 1)]
+
+
+@pytest.mark.parametrize("store", [Sqlite, DuckDb], indirect=True)
+def test_partitions_of_a_file_are_refused(store: Store) -> None:
+    with pytest.raises(OptionError, match="makes no partitions in"):
+        store.target(create_table=True, partition_columns="id")
 
 
 def test_refusal_of_unsupported_types_proposes_casts(tmp_path: Path) -> None:

@@ -135,7 +135,9 @@ def not_created(
     """
     kind = SchemaMismatch if fatal else TargetUnavailable
     return kind(
-        f"{what} is missing, and cannot be created: {shortly(error)}", f"Create it: {statement};"
+        f"{what} is missing, and cannot be created: {shortly(error)}",
+        "Change what the answer names; or, if this user may not create it, run as a user who may:\n"
+        f"{statement};",
     )
 
 

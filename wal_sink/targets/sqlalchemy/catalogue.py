@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from wal_sink.errors import SchemaMismatch
@@ -17,6 +17,7 @@ from wal_sink.targets.ddl import quote
 from wal_sink.targets.sql.catalogue import Catalogue, Unique
 from wal_sink.targets.sql.options import TableName
 from wal_sink.targets.sqlalchemy.dialects import DUCKDB, words_of
+from wal_sink.unknown_names import did_you_mean
 
 if TYPE_CHECKING:
     from wal_sink.targets.sqlalchemy.connection import Connection
@@ -44,6 +45,17 @@ _MYSQL_COLUMNS = """
 _COLUMNS = {"DuckDB": _DUCKDB_COLUMNS, "MySQL": _MYSQL_COLUMNS, "MariaDB": _MYSQL_COLUMNS}
 """Queries by `Dialect.title`. Each row has the name, the type, and three flags: the column refuses nulls,
 has a default, is computed."""
+
+
+def _refuse_other_case(name: TableName, tables: Iterable[str]) -> None:
+    """Refuse a missing table if an existing table has its name in other case.
+
+    SQLite and DuckDB ignore the case of names, so the missing table could not be created.
+    """
+    for table in tables:
+        if table.lower() == name.table.lower():
+            hint = did_you_mean(name.table, [table])
+            raise SchemaMismatch(f"There is no table {name.text}. {hint}", "Correct option table.")
 
 
 def _column(connection: Connection, described: Any) -> TableColumn:
@@ -175,7 +187,8 @@ class SqlAlchemyCatalogue(Catalogue):
     def columns(self) -> Sequence[TableColumn]:
         """Read the columns of the table. Return no column if the table does not exist.
 
-        :raises SchemaMismatch: table or ledger has a storage that could lose rows, or a view has the name.
+        :raises SchemaMismatch: table or ledger has a storage that could lose rows; or a view has the name; or
+            the name of an existing table differs from it only by case.
         """
         connection, name = self._connection, self._table
         for stored in (name, self._ledger):
@@ -186,6 +199,8 @@ class SqlAlchemyCatalogue(Catalogue):
                 f"{name.text} is a view.", "Name a table, or replace the view by a table."
             )
         if name.table not in tables:
+            if connection.dialect.is_file:
+                _refuse_other_case(name, tables)
             return ()
         if (query := _COLUMNS.get(connection.dialect.title)) is None:
             columns = connection.inspector().get_columns(name.table, schema=name.schema or None)

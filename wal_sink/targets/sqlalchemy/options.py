@@ -8,6 +8,7 @@ import msgspec
 
 from wal_sink.errors import OptionError
 from wal_sink.options import CONNECTS, SECRET, about, from_environment
+from wal_sink.targets.ddl import CREATE_TABLE, PARTITION_COLUMNS
 from wal_sink.targets.sql.options import KeyedOptions, LockTimeout, Mode, RequestTimeout, Table
 from wal_sink.targets.sqlalchemy.dialects import DIALECTS, GENERIC, Dialect
 
@@ -71,6 +72,12 @@ class SqlAlchemyOptions(KeyedOptions, frozen=True, kw_only=True):
                     f"The name {name.text} has the schema {name.schema}, and a file of SQLite has only main.",
                     f"Write {name.table} in option table or sql.ledgerTable, and name the file in sql.url.",
                 )
+        if self.layout.partition and not self.dialect.is_mysql:
+            raise OptionError(
+                f"Option {PARTITION_COLUMNS} is given, and wal_sink makes no partitions in"
+                f" {self.dialect.title}.",
+                f"Leave it out, or make the table yourself, and leave out {CREATE_TABLE}.",
+            )
 
     @property
     def backend(self) -> str:

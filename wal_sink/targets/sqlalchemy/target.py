@@ -11,11 +11,13 @@ import pyarrow.types as pt
 
 from wal_sink.model.plan import Plan
 from wal_sink.options import Options
+from wal_sink.targets.columns import refuse_equal_but_for_case
 from wal_sink.targets.ddl import Layout
 from wal_sink.targets.refusals import Savepoints
 from wal_sink.targets.sql.keyed_target import KeyedTarget
 from wal_sink.targets.sql.types import parse
 from wal_sink.targets.sqlalchemy.catalogue import SqlAlchemyCatalogue
+from wal_sink.targets.sqlalchemy.dialects import GENERIC
 from wal_sink.targets.sqlalchemy.options import SqlAlchemyOptions
 
 _KEY_CHARACTERS = 768
@@ -90,9 +92,15 @@ class SqlAlchemyTarget(KeyedTarget):
         return Savepoints(*(str(c("wal_sink_rows").compile(dialect=dialect)) for c in clauses))
 
     def table_end(self, partition: Sequence[str]) -> str:
-        """Return the end of CREATE TABLE. Databases other than MariaDB and MySQL refuse its partitions."""
+        """Return the end of CREATE TABLE. Only MariaDB and MySQL have partitions, see the options."""
         by = ", ".join(map(self.quote, partition))
         return f"{self.ledger_suffix}{f' PARTITION BY KEY ({by}) PARTITIONS 16' if by else ''}"
+
+    def new_table(self, schema: pa.Schema, layout: Layout) -> str:
+        """Return the CREATE TABLE. All databases with a dialect of their own ignore the case of columns."""
+        if self.dialect is not GENERIC:
+            refuse_equal_but_for_case(self._written(schema).names, self.title)
+        return super().new_table(schema, layout)
 
     # --- types ---
 
