@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import msgspec
 import pytest
+from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
 from tests.kafka.conftest import TopicWorld, kafka_target, new_topic
@@ -124,6 +125,31 @@ def test_error_of_a_transaction_time_out_names_the_option(
     world.end_sessions()
     flush_with_retries(world.flusher())
     raw.complete(world, 1, "")
+
+
+def test_ledger_topic_created_again_is_read_again(
+    make_world: Callable[[], TopicWorld], kafka: Broker
+) -> None:
+    """A session that has read the old topic must not continue with its record."""
+    world = make_world()
+    world.run().batch(ROWS)
+    flush_with_retries(world.flusher())
+    with world.target.connect(world.query_id) as session:
+        assert row_of(session).epoch == 0
+        topic = world.target.options.ledger_of(world.query_id)
+        admin = AdminClient({"bootstrap.servers": kafka.address})
+        (future,) = admin.delete_topics([topic], operation_timeout=30).values()
+        future.result()
+        until_s = time.monotonic() + 30
+        while topic in admin.list_topics(timeout=30).topics:
+            assert time.monotonic() < until_s, "the topic is not deleted"
+        kafka.create_topic(topic, settings={"cleanup.policy": "compact"})
+        while True:
+            try:
+                assert session.read() is None
+                break
+            except KafkaException:  # brokers learn of the topic a moment late
+                assert time.monotonic() < until_s, "the topic does not answer"
 
 
 def test_producer_whose_id_expired_while_idle_is_replaced(

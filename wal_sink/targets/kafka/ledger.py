@@ -71,6 +71,8 @@ class LedgerReader:
         :raises CorruptLog: this version of wal_sink cannot read the record.
         """
         end = self._end()
+        if end < self._next:  # the topic was deleted and created again
+            self._next, self._record = 0, None
         if self._next < end:
             self._consumer.assign([TopicPartition(self.topic, 0, self._next)])
             try:
