@@ -137,6 +137,13 @@ def test_unfit_option_is_refused(tmp_path: Path, options: dict[str, str], error:
     assert "secret" not in str(caught.value)
 
 
+def test_partition_name_differs_from_all_column_names(tmp_path: Path) -> None:
+    options = catalog_options(tmp_path) | {"createTable": "true", "partitionColumns": "day(at)"}
+    schema = pa.schema([("at", pa.date32()), ("at_day", pa.string())])
+    target(options).plan(schema, "key")
+    assert [field.name for field in load(options).spec().fields] == ["at_day_"]
+
+
 def test_new_columns_are_added_at_a_start(tmp_path: Path) -> None:
     """They are added only with mergeSchema, and not by a check."""
     options = catalog_options(tmp_path)

@@ -335,6 +335,8 @@ def _partition(
             " day(column).",
         ) from error
     name, quoted = column if word == "identity" else f"{column}_{word}", spark_name(column)
+    while word != "identity" and name in columns.column_names:
+        name += "_"  # only a partition by the value itself may have the name of a column
     field = PartitionField(
         source_id=source.field_id, field_id=field_id, transform=transform, name=name
     )
