@@ -9,12 +9,14 @@ from collections.abc import Iterator
 import pytest
 
 from tests.protocol.engine import World, in_memory
+from tests.protocol.operators import TargetBackup
 from wal_sink import errors
 from wal_sink.admin import flush
 from wal_sink.admin.flush import FlushDone
 from wal_sink.admin.repair import refuse_beside_flusher
 from wal_sink.model import paths
 from wal_sink.progress.flusher_report import read_report
+from wal_sink.protocol.flush_decisions import Retention
 from wal_sink.testing.faults import Crash, Faults
 from wal_sink.testing.memory_target import MemorySession
 
@@ -64,6 +66,26 @@ def test_flush_retries_and_clears_a_transient_error(world: World) -> None:
     report = read_report(world.log_backend, "memory")
     assert report is not None
     assert report.error is None
+
+
+def test_flush_to_restored_target_survives_a_log_outage(world: World) -> None:
+    """Each listing of the states fails once, except the first listing and that for the outcome."""
+    world.retention = Retention(us=1 << 60, bytes=1 << 60)
+    run = world.run()
+    run.batch([("a", 1)])
+    drain(world)
+    backup, listing = TargetBackup(world), f"list {paths.STATE.folder}"
+    run.batch([("b", 2)])
+    drain(world)
+    backup.restore()
+    whole = Faults(matching=listing)
+    drain(world, whole)
+    for at in range(1, len(whole.operations) - 1):
+        backup.restore()
+        faults = Faults(at=at, error=lambda: ConnectionError("busy"), matching=listing)
+        drain(world, faults)
+        assert faults.injected
+        assert world.table() == world.expected()
 
 
 def test_interrupted_flush_reports_the_pending_epochs(world: World) -> None:

@@ -6,6 +6,7 @@ Any number of flushers may work on one query. A flusher also deletes flushed epo
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -184,7 +185,9 @@ class HostedFlusher:
 
     def _is_last(self, done: Pass) -> bool:
         if self._flusher.mark < self._first.epoch:  # the target went back
-            self._first = self._mark(existing(self.pipeline.store))
+            # If the state cannot be read, the next pass fails, and the loop tries that pass again.
+            with contextlib.suppress(OSError, WalSinkError):
+                self._first = self._mark(existing(self.pipeline.store))
         if self._until is None:
             return False
         if done.idle:
