@@ -130,20 +130,6 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     remedy: str | None = None
     """What to do about `last_error`, or about pending epochs that no flusher flushes."""
 
-    @property
-    def headline(self) -> str:
-        """Return how far the flush is, in one short line."""
-        if self.checkpointed < 0:
-            return "nothing is checkpointed yet"
-        flushed = f"flushed through epoch {self.flushed} of {self.checkpointed}"
-        if self.flushed < 0:
-            flushed = f"nothing is flushed yet of epochs up to {self.checkpointed}"
-        if not self.pending_epochs:
-            return flushed
-        epochs, rows = counted(self.pending_epochs, "epoch"), counted(self.pending_rows, "row")
-        error = f"; {self.last_error}" if self.last_error else ""
-        return f"{flushed}, {epochs} with {rows} pending{error}"
-
     def __repr__(self) -> str:
         """Return the lines of `wal-sink status`, their values in one column."""
         lines = status_lines(self)
