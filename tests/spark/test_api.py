@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import sys
 import threading
 import time
 import urllib.request
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import pyarrow as pa
+import pyspark.worker
 import pytest
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
@@ -32,7 +35,8 @@ from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.demo.server import choose_port
 from wal_sink.errors import FlushTimeout, NotDrained, OptionError, TargetRefused, UnsupportedSpark
 from wal_sink.flush.loop import FlushLoop
-from wal_sink.spark.internals import spark_session
+from wal_sink.spark.api import WORKER_PATH
+from wal_sink.spark.internals import python_worker, spark_session
 from wal_sink.spark.queries import Queries
 from wal_sink.spark.query_flush import QueryFlush
 from wal_sink.testing.faults import Faults
@@ -106,6 +110,21 @@ def test_spark_that_lacks_a_name_is_refused(
     error = r"lacks StreamExecution\.gone, org\.example\.Nothing,(.|\n)*4\.3\.0"
     with pytest.raises(UnsupportedSpark, match=error):
         wal_sink.register(spark)
+
+
+def test_workers_import_the_compiled_pyspark(spark: SparkSession) -> None:
+    def where(_batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyspark.worker  # noqa: PLC0415 -- in a worker
+
+        yield pa.RecordBatch.from_pydict({"place": [pyspark.worker.__file__]})
+
+    with wal_sink.register(spark):
+        path = spark.sparkContext.environment["PYTHONPATH"].split(os.pathsep)
+        assert path[0] == str(WORKER_PATH)
+        rows = python_worker.map_in_arrow(spark.range(1, numPartitions=1), where, "place string")
+        assert Path(rows.collect()[0].place).samefile(pyspark.worker.__file__)
+    with wal_sink.register(spark):
+        assert spark.sparkContext.environment["PYTHONPATH"].split(os.pathsep) == path
 
 
 def test_listener_hears_epochs_without_converting_their_progress(

@@ -35,6 +35,9 @@ from wal_sink.wal.location import find_by_checkpoint, refuse_unused, store_error
 
 logger = logging.getLogger(__name__)
 
+WORKER_PATH = Path(__file__).parent / "worker_path"
+"""The folder with `sitecustomize.py`, which a Python worker imports before its other modules."""
+
 _JOIN_S, _JOIN_INTERRUPTED_S = 5.0, 1.0
 """Seconds that `close` waits for the end of all flush threads together; the second number is for the
 time after an interrupt. A thread ends later only if it waits for the answer to a request."""
@@ -97,6 +100,7 @@ def register(
             if not remote:
                 _refuse_missing_python(spark)
                 streaming_query.refuse_layouts(FORMAT)
+                spark_session.put_on_workers_path(spark, WORKER_PATH)
             if with_format:
                 add_format(spark, ConnectDataSource if remote else WalSinkDataSource)
             exposition = None if metrics_port is None else Exposition(metrics_port, metrics_host)
