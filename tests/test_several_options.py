@@ -82,7 +82,23 @@ def test_targets_have_options_of_their_own() -> None:
         (
             GIVEN | {"delta.path": "/lake"},
             "Option delta.path is for target delta",
-            "or a target of this kind",
+            "Add a target of kind delta to option targets",
+        ),
+        (
+            {"checkpointLocation": "/c", "targets": "a", "target": "kafka", "table": "t"},
+            "Option a.target is missing",
+            '.option("a.target", …)',
+        ),
+        (
+            {
+                "checkpointLocation": "/c",
+                "targets": "a",
+                "a.target": "kafka",
+                "a.topic": "t",
+                "table": "t",
+            },
+            "Unknown option table",
+            "begin with its name. If a target has such an option, write a.table",
         ),
         (GIVEN | {"targets": "orders,cassandra"}, "names cassandra, and other", "to_cassandra"),
         (GIVEN | {"targets": "orders,wal"}, "names wal, and other", "to_wal"),

@@ -146,7 +146,7 @@ def configure(raw: Mapping[str, str], folder: str | None = None) -> Configuratio
     else:
         kind = options.get("target", "cassandra")
         known = [*names(SinkOptions), *names(target_type(kind).options_type)]
-        _refuse_other_target(raw, known)
+        _refuse_other_target(raw, known, 'Add .option("target", "{}") to write there')
         target = _target(kind, raw, names(SinkOptions))
         destinations = (Destination(target.name, "", kind, target),)
     sink = parse(raw, SinkOptions)
@@ -154,10 +154,11 @@ def configure(raw: Mapping[str, str], folder: str | None = None) -> Configuratio
     return Configuration(sink, destinations, location, options.get("path", ""))
 
 
-def _refuse_other_target(raw: Mapping[str, str], known: Iterable[str]) -> None:
+def _refuse_other_target(raw: Mapping[str, str], known: Iterable[str], remedy: str) -> None:
     """Refuse an option of a target that the query does not write to.
 
     :param known: names of the options of the sink and of the query's targets.
+    :param remedy: how to write to the other target, with {} for its kind.
     :raises OptionError: there is such an option. The error names the option and its target.
     """
     prefixes = {name.partition(".")[0].lower() for name in known if "." in name}
@@ -166,8 +167,7 @@ def _refuse_other_target(raw: Mapping[str, str], known: Iterable[str]) -> None:
         if dot and prefix not in prefixes and is_installed(prefix):
             raise OptionError(
                 f"Option {option} is for target {prefix}, and the query writes to another target.",
-                f'Add .option("target", "{prefix}") to write there, or a target of this kind to option'
-                " targets; otherwise leave the option out.",
+                f"{remedy.format(prefix)}; otherwise leave the option out.",
             )
 
 
@@ -240,12 +240,18 @@ def _destinations(raw: Mapping[str, str]) -> tuple[Destination, ...]:
     listed = target_names(raw)
     own = {name: options_of(name, raw) for name in listed}
     shared = {key: value for key, value in raw.items() if key.partition(".")[0].lower() not in own}
-    declared = {name: _declared(options) for name, options in own.items()}
+    kinds = {name: _kind(name, options) for name, options in own.items()}
+    declared = {name: _declared(kind) for name, kind in kinds.items()}
     known = [name for name in names(SinkOptions) if name != "target"]
-    _refuse_other_target(shared, [*known, *itertools.chain(*declared.values())])
-    refuse_unknown(shared, [*known, *(f"{name}.{x}" for name in own for x in declared[name])])
+    _refuse_other_target(
+        shared,
+        [*known, *itertools.chain(*declared.values())],
+        "Add a target of kind {} to option targets, and begin its options with its name and a dot",
+    )
+    known += [f"{name}.{option}" for name in own for option in declared[name]]
+    refuse_unknown(shared, known, listed)
     refuse_removed(raw.keys() - shared.keys())
-    destinations = tuple(_destination(name, own[name]) for name in listed)
+    destinations = tuple(_destination(name, kinds[name], own[name]) for name in listed)
     for first, second in itertools.combinations(destinations, 2):
         if _table_key(first) == _table_key(second):
             raise OptionError(
@@ -255,19 +261,26 @@ def _destinations(raw: Mapping[str, str]) -> tuple[Destination, ...]:
     return destinations
 
 
-def _declared(options: Mapping[str, str]) -> Collection[str]:
-    """Return the option names of one of several targets: `target`, and those of its kind, if installed."""
-    kind = lowered(options).get("target", "").strip()
-    return ("target", *(names(target_type(kind).options_type) if is_installed(kind) else ()))
+def _kind(name: str, raw: Mapping[str, str]) -> str:
+    """Return the kind of one of several targets.
 
-
-def _destination(name: str, raw: Mapping[str, str]) -> Destination:
+    :raises OptionError: the target's option `target` is missing.
+    """
     kind = lowered(raw).get("target", "").strip()
     if not kind:
         raise OptionError(
             f"Option {name}.target is missing.",
             f'Add .option("{name}.target", …): {", ".join(installed())}, or module:Class of your own.',
         )
+    return kind
+
+
+def _declared(kind: str) -> Collection[str]:
+    """Return the option names of one of several targets: `target`, and those of its kind, if installed."""
+    return ("target", *(names(target_type(kind).options_type) if is_installed(kind) else ()))
+
+
+def _destination(name: str, kind: str, raw: Mapping[str, str]) -> Destination:
     own = {key: value for key, value in raw.items() if key.lower() != "target"}
     try:
         return Destination(name, name, kind, _target(kind, own))

@@ -59,9 +59,12 @@ def refuse_others(raw: Mapping[str, str], struct: type[Options]) -> None:
         )
 
 
-def refuse_unknown(raw: Mapping[str, str], known: Iterable[str]) -> None:
+def refuse_unknown(
+    raw: Mapping[str, str], known: Iterable[str], targets: Sequence[str] = ()
+) -> None:
     """Refuse an option in `raw` that is neither known nor Spark's own.
 
+    :param targets: the names in option `targets`; empty for a single target.
     :raises OptionError: there is such an option. The error names the nearest known option, or what replaces
         an option that no longer exists.
     """
@@ -72,7 +75,12 @@ def refuse_unknown(raw: Mapping[str, str], known: Iterable[str]) -> None:
         return
     refuse_removed(unknown)
     near = {key: [by_lower[name] for name in _nearest(key.lower(), by_lower)] for key in unknown}
-    if not any(near.values()):
+    if targets and not any("." in key or near[key] for key in unknown):
+        remedy = (
+            "The options of a target begin with its name. If a target has such an option, write"
+            f" {targets[0]}.{unknown[0]}; otherwise leave it out."
+        )
+    elif not any(near.values()):
         remedy = f"Known options: {', '.join(sorted(explained.values()))}."
     elif len(unknown) == 1:
         remedy = f"Did you mean {' or '.join(near[unknown[0]])}?"
