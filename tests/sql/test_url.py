@@ -64,9 +64,9 @@ def test_url_that_cannot_be_used_is_refused(url: str, words: str) -> None:
 def test_schema_of_sqlite_other_than_main_is_refused() -> None:
     url = "sqlite:////shop.db"
     SqlAlchemyOptions(url=url, table="main.t")
-    for tables in ({"table": "other.t"}, {"table": "t", "ledger_table": "other.t"}):
+    for table, ledger in (("other.t", "l"), ("t", "other.t")):
         with pytest.raises(OptionError, match=r"other\.t has the schema other"):
-            SqlAlchemyOptions(url=url, **tables)
+            SqlAlchemyOptions(url=url, table=table, ledger_table=ledger)
 
 
 @pytest.mark.parametrize(
