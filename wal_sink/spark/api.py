@@ -26,7 +26,7 @@ from wal_sink.publish.preflight import Checked, preflight
 from wal_sink.spark.connect_queries import ConnectQueries, unknown_place
 from wal_sink.spark.data_source import FORMAT, ConnectDataSource, WalSinkDataSource, add_format
 from wal_sink.spark.internals import connect_client, python_worker, spark_session, streaming_query
-from wal_sink.spark.messages import log_flushing
+from wal_sink.spark.log_messages import log_flushing
 from wal_sink.spark.queries import Queries
 from wal_sink.spark.query_errors import failure_in
 from wal_sink.spark.query_flush import Place

@@ -29,7 +29,7 @@ from wal_sink.options import SinkOptions, as_texts, fields, lowered, parse, qual
 from wal_sink.spark.data_source import FORMAT
 from wal_sink.spark.internals import connect_client
 from wal_sink.spark.internals.connect_client import StreamStart
-from wal_sink.spark.messages import another_process, log_pending
+from wal_sink.spark.log_messages import another_process, log_pending
 from wal_sink.spark.query_errors import ASYNCHRONOUS, append_only, refuse_layout, refuse_mode
 from wal_sink.spark.query_flush import Place, QueryFlush
 from wal_sink.targets.registry import is_installed, target_type

@@ -26,7 +26,7 @@ from wal_sink.errors import OptionError, WalSinkError
 from wal_sink.flush.loop import FlushLoop
 from wal_sink.metrics.server import Exposition
 from wal_sink.spark.internals import spark_session, streaming_query
-from wal_sink.spark.messages import another_process, log_pending, log_start, nobody, this_run
+from wal_sink.spark.log_messages import another_process, log_pending, log_start, nobody, this_run
 from wal_sink.spark.query_errors import failure_in
 from wal_sink.spark.query_flush import QueryFlush, flush_loops
 from wal_sink.spark.query_start import open_place, query_start

@@ -15,7 +15,7 @@ from wal_sink.configuration import Configuration, configure
 from wal_sink.options import SinkOptions
 from wal_sink.protocol import state as protocol
 from wal_sink.protocol.state import Actor, Opening
-from wal_sink.spark.messages import block, log_start
+from wal_sink.spark.log_messages import block, log_start
 from wal_sink.testing.memory_target import MemoryOptions, MemoryTarget
 from wal_sink.wal.store import LogStore, advance, update
 
@@ -135,7 +135,7 @@ import logging, sys
 from state_backends import open_backend
 from tests.test_options import GIVEN
 from wal_sink.configuration import configure
-from wal_sink.spark.messages import log_start
+from wal_sink.spark.log_messages import log_start
 from wal_sink.wal.store import LogStore
 log_start("q-1", configure(GIVEN), open_backend("memory://log"), [], {{}}.get, flushes_here=True)
 """
