@@ -22,7 +22,7 @@ from pathlib import Path
 import pytest
 
 import wal_sink
-from wal_sink.builtin_targets import OWN
+from wal_sink.builtin_targets import BUILTIN
 
 ROOT = Path(__file__).parents[1]
 TOP = ("wal_sink", "state_backends")
@@ -30,7 +30,7 @@ LINES = 600
 FEW_LINES = 60
 """A module with fewer lines needs a reason."""
 
-TARGETS = {info.package: info for info in OWN.values()}
+TARGETS = {info.package: info for info in BUILTIN.values()}
 IN_DEMO = [name for name, info in TARGETS.items() if find_spec(f"wal_sink.demo.{info.name}")]
 
 PACKAGES = {

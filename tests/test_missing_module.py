@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from wal_sink.builtin_targets import OWN
+from wal_sink.builtin_targets import BUILTIN
 from wal_sink.errors import OptionError
 from wal_sink.targets.client import importing
 from wal_sink.targets.delta import DeltaTarget
@@ -38,7 +38,7 @@ def test_missing_module_of_no_client_is_raised_unchanged(missing: str) -> None:
 def test_extra_of_a_target_installs_its_client() -> None:
     extras = tomllib.loads(Path("pyproject.toml").read_text())["project"]["optional-dependencies"]
     distributions = packages_distributions()
-    for info in OWN.values():
+    for info in BUILTIN.values():
         brought = {re.split(r"[\[><=]", item)[0] for item in extras.get(info.name, ())}
         for module in info.client:
             assert brought & {item.lower() for item in distributions[module]}, module

@@ -8,8 +8,8 @@ from typing import NamedTuple
 class TargetInfo(NamedTuple):
     """Facts about a target that are needed before its module is imported.
 
-    Three more places use the name of the target: the extra in `pyproject.toml`, the page `docs/<name>.md`,
-    and, if the demo has the target, the module `wal_sink/demo/<name>.py`.
+    Four more places use the name of the target: the extra in `pyproject.toml`, the page `docs/<name>.md`, the
+    folder of its tests, and, if the demo has the target, the module `wal_sink/demo/<name>.py`.
     """
 
     name: str
@@ -29,7 +29,7 @@ class TargetInfo(NamedTuple):
         return self.place.partition(":")[0].removeprefix("wal_sink.")
 
 
-OWN = {
+BUILTIN = {
     info.name: info
     for info in (
         TargetInfo(

@@ -16,7 +16,7 @@ from typing import Any
 import typer
 
 from wal_sink import errors
-from wal_sink.builtin_targets import OWN
+from wal_sink.builtin_targets import BUILTIN
 from wal_sink.cli.inspect import option_groups
 from wal_sink.cli.main import app
 from wal_sink.errors import EXIT_CODES, WalSinkError
@@ -24,7 +24,7 @@ from wal_sink.metrics.prometheus import QueryMetrics
 from wal_sink.spark import api
 from wal_sink.spark.batch_writer import batch_writer
 
-TITLES = {"": "Every query"} | {name: info.title for name, info in OWN.items()}
+TITLES = {"": "Every query"} | {name: info.title for name, info in BUILTIN.items()}
 
 
 def options() -> str:

@@ -15,7 +15,7 @@ from html.parser import HTMLParser
 from pathlib import Path, PurePosixPath
 from urllib.parse import unquote, urlsplit
 
-from wal_sink.builtin_targets import OWN
+from wal_sink.builtin_targets import BUILTIN
 
 ROOT = Path(__file__).parents[2]
 
@@ -141,7 +141,7 @@ _PAGES = "    # site.py puts the page of each target here.\n"
 def settings() -> str:
     """Return the settings of the site. Its menu has the pages of all targets."""
     text = (ROOT / "docs" / "tooling" / "zensical.toml").read_text(encoding="utf-8")
-    pages = "".join(f'    {{ "{info.title}" = "{info.name}.md" }},\n' for info in OWN.values())
+    pages = "".join(f'    {{ "{info.title}" = "{info.name}.md" }},\n' for info in BUILTIN.values())
     assert _PAGES in text
     return text.replace(_PAGES, pages)
 

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from tests.protocol.engine import World
 from tests.support.programs import ran
-from wal_sink.builtin_targets import OWN
+from wal_sink.builtin_targets import BUILTIN
 from wal_sink.cli.demo import _check_start
 from wal_sink.cli.main import app
 from wal_sink.demo.kills import KILLS, Kill, discarded_rows
@@ -132,7 +132,7 @@ def test_demo_report_counts_rows_that_a_kill_discards(world: World, tmp_path: Pa
 
 def test_error_of_a_missing_package_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     """One command installs the extras of demo and stores."""
-    monkeypatch.setitem(OWN, "sql", OWN["sql"]._replace(client=("no_such_client",)))
+    monkeypatch.setitem(BUILTIN, "sql", BUILTIN["sql"]._replace(client=("no_such_client",)))
     _check_start(["delta"], Path("a.svg"))
     with pytest.raises(OptionError, match="needs no_such_client") as refused:
         _check_start(["delta", "sql"], Path("a.svg"))

@@ -20,7 +20,7 @@ import wal_sink
 from docs.tooling.reference import GENERATED, error_kinds, explanation, filled
 from tests.cli.test_screens import STATUS
 from tests.support.quickstart import EXAMPLE, PAGE, README, quick_start
-from wal_sink.builtin_targets import OWN
+from wal_sink.builtin_targets import BUILTIN
 from wal_sink.cli.main import app
 from wal_sink.errors import EXIT_CODES, WalSinkError
 from wal_sink.options import Options, SinkOptions, names
@@ -171,7 +171,7 @@ def test_package_map_names_every_module() -> None:
         for package, _, modules in table
     }
     built = packages()
-    targets = {f"{info.package.replace('.', '/')}/" for info in OWN.values()}
+    targets = {f"{info.package.replace('.', '/')}/" for info in BUILTIN.values()}
     assert built.keys() - targets <= drawn.keys() <= built.keys()
     for package, modules in drawn.items():
         assert modules == built[package], f"wal_sink/README.md, {package}"
@@ -188,7 +188,7 @@ def test_package_map_names_only_existing_modules() -> None:
 
 def test_readme_stays_within_its_line_limit() -> None:
     """Each target may add a line."""
-    assert len(text(Path("README.md")).splitlines()) <= 122 + len(OWN)
+    assert len(text(Path("README.md")).splitlines()) <= 122 + len(BUILTIN)
 
 
 DOCS = [page for page in PAGES if page.parts[0] == "docs" and "upstream" not in page.parts]
@@ -222,7 +222,7 @@ def test_readme_and_quickstart_have_the_same_program() -> None:
 
 def test_readme_names_and_links_every_target() -> None:
     content = text(Path("README.md"))
-    for info in OWN.values():
+    for info in BUILTIN.values():
         assert info.title.removeprefix("Apache ").partition(" by ")[0] in content
         assert f"(docs/{info.name}.md)" in content
         assert not info.client or f"[{info.name}]" in content

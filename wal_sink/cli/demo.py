@@ -13,7 +13,7 @@ from rich.console import RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from wal_sink.builtin_targets import OWN
+from wal_sink.builtin_targets import BUILTIN
 from wal_sink.cli.arguments import AsJson, refuse_combinations
 from wal_sink.cli.terminal import SafeConsole, in_red, output
 from wal_sink.errors import OptionError
@@ -187,7 +187,7 @@ def _check_targets(names: Sequence[str]) -> None:
 
 def _check_start(targets: Sequence[str], picture: Path) -> None:
     """Check packages and picture before the start, since the demo would otherwise fail after minutes."""
-    clients = {name: OWN[name].client for name in targets if OWN[name].client}
+    clients = {name: BUILTIN[name].client for name in targets if BUILTIN[name].client}
     needed = [*_DEMO_PACKAGES, *(package for client in clients.values() for package in client)]
     _check_packages(needed, "demo", *clients)
     if picture.suffix not in {".svg", ".png", ".pdf"} or not picture.absolute().parent.is_dir():

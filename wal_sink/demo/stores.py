@@ -19,7 +19,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 import msgspec
 from pyspark.sql import DataFrame, Row
 
-from wal_sink.builtin_targets import OWN
+from wal_sink.builtin_targets import BUILTIN
 from wal_sink.demo.queries import CONTROL, Query
 
 
@@ -103,7 +103,7 @@ class RowStore(Store):
         """Send the rows of a partition."""
 
 
-STORES = tuple(name for name in OWN if find_spec(f"wal_sink.demo.{name}"))
+STORES = tuple(name for name in BUILTIN if find_spec(f"wal_sink.demo.{name}"))
 """The names of the targets with a store. The store of target `x` is the class `wal_sink.demo.x.X`."""
 
 ALONE = ("kafka",)

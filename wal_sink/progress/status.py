@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from wal_sink.builtin_targets import OWN
+from wal_sink.builtin_targets import BUILTIN
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.errors import CheckpointNotVisible, CorruptLog, WalSinkError, printable
 from wal_sink.model import paths
@@ -491,7 +491,7 @@ def _combined(targets: Sequence[Status], slowest: Status, given_up: tuple[str, .
 def _writes_to(target: str, options: Mapping[str, str]) -> str:
     """Return kind and table of a target, by the options of a run."""
     own = options_of(target, options) if "targets" in options else options
-    info = OWN.get(own.get("target", ""))
+    info = BUILTIN.get(own.get("target", ""))
     location = info.location if info else ("table",)
     place = ".".join(own[name] for name in location if own.get(name))
     return ", ".join(filter(None, (own.get("target"), place)))

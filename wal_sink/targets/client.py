@@ -9,7 +9,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import pyarrow as pa
 
-from wal_sink.builtin_targets import OWN
+from wal_sink.builtin_targets import BUILTIN
 from wal_sink.errors import OptionError, TargetUnavailable, WalSinkError
 from wal_sink.model.plan import Plan
 from wal_sink.targets.base import ErrorClass, Session, Target
@@ -32,7 +32,7 @@ def importing(target: type[Target] | Target) -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        if name not in OWN or str(error.name).partition(".")[0] not in OWN[name].client:
+        if name not in BUILTIN or str(error.name).partition(".")[0] not in BUILTIN[name].client:
             raise
         raise OptionError(
             f"Option target is {name}, and {error.name} is not installed.",

@@ -6,7 +6,7 @@ import functools
 from importlib import import_module
 from operator import attrgetter
 
-from wal_sink.builtin_targets import OWN
+from wal_sink.builtin_targets import BUILTIN
 from wal_sink.errors import OptionError
 from wal_sink.targets.base import INTERFACE, Target
 from wal_sink.unknown_names import did_you_mean
@@ -17,12 +17,12 @@ GROUP = "wal_sink.targets"
 
 def is_installed(name: str) -> bool:
     """Return True if a target is registered under a name. False for the form `module:Class`."""
-    return name in OWN or name in _registered()
+    return name in BUILTIN or name in _registered()
 
 
 def installed() -> list[str]:
     """Return the names of all registered targets, the shipped targets first."""
-    return list(OWN | _registered())
+    return list(BUILTIN | _registered())
 
 
 @functools.cache
@@ -34,8 +34,8 @@ def target_type(name: str) -> type[Target]:
     :raises OptionError: no such target is installed, the target cannot be imported, or the class is not a
         `Target` for this version of the interface.
     """
-    if name in OWN:
-        return _load(name, OWN[name].place)
+    if name in BUILTIN:
+        return _load(name, BUILTIN[name].place)
     if ":" in name:
         return _load(name, name)
     places = _registered()
@@ -53,7 +53,7 @@ def _registered() -> dict[str, str]:
     from importlib.metadata import entry_points  # noqa: PLC0415 -- slow, and not needed for shipped targets
 
     places = {point.name: f"{point.module}:{point.attr}" for point in entry_points(group=GROUP)}
-    return places | {name: info.place for name, info in OWN.items()}
+    return places | {name: info.place for name, info in BUILTIN.items()}
 
 
 def _load(name: str, place: str) -> type[Target]:
