@@ -108,9 +108,9 @@ class Upload(io.RawIOBase):
 
 
 class Download(io.RawIOBase):
-    """The file of `open_input`: a file of fsspec with the errors of state backends.
+    """The file that `open_input` returns. Reads a file of fsspec, and raises the errors of state backends.
 
-    :param explained: a context manager that translates the errors of requests.
+    :param explained: returns a context manager that converts the errors of requests.
     """
 
     def __init__(self, file: Any, explained: Callable[[], AbstractContextManager[None]]) -> None:

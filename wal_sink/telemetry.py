@@ -139,8 +139,8 @@ def counting_requests(metrics: FlushMetrics) -> Iterator[None]:
 
 
 def session_metrics() -> FlushMetrics:
-    """Return where a session that is made now counts its requests.
+    """Return the metrics of a new session. The session sets `in_flight`, and calls `retried`.
 
-    A session sets `in_flight`, and calls `retried`. Without a flusher both have no effect.
+    Outside of a flusher the session gets metrics that nobody reads.
     """
     return _METRICS.get() or FlushMetrics()

@@ -35,7 +35,7 @@ _FILES = 3
 
 
 def grow_source(folder: Path, flights: pa.Table) -> Iterator[int]:
-    """Add a part to the source of both queries at each step; yield the number of its rows.
+    """Add a part to the source of both queries at each step; yield how many rows the source has then.
 
     :param folder: the folder of the demo.
     :param flights: the rows of all parts.

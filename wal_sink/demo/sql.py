@@ -1,4 +1,4 @@
-"""SQLite in the demo. The control appends by `to_sql` of pandas."""
+"""SQLite in the demo. The query with `foreachBatch` appends its rows by `to_sql` of pandas."""
 
 from __future__ import annotations
 

@@ -324,9 +324,9 @@ def refusal_error(request: EncodedBatch, error: Exception) -> TargetRefused:
 
 
 def log_timestamp_us(request: EncodedBatch) -> int | None:
-    """Return the timestamp that the log gave to a request's first row; None if the row has an event time.
+    """Return the write timestamp by which the log finds a request's first row.
 
-    An event time replaces the log's timestamp in the request, and the log finds no row by an event time.
+    None if the rows are written with event times, since the log cannot find a row by its event time.
     """
     query_id, values = next(request.rows())
     statement = request.statements.by_id[query_id]

@@ -101,8 +101,10 @@ def _unlike(pattern: str) -> Callable[[pa.Array], pa.Array]:
     return bad
 
 
-def _no_digits(pattern: str) -> Callable[[pa.Array], pa.Array]:
-    """Return a function that flags texts which are no numbers. A column of numbers has no such texts.
+def _not_numbers(pattern: str) -> Callable[[pa.Array], pa.Array]:
+    """Return a function that flags the texts that are not numbers, or are too long.
+
+    In a column of a numeric type, the function flags no value.
 
     :param pattern: the pattern of a text that is a number.
     """
@@ -190,13 +192,13 @@ MILLISECONDS = Constraint(
     " array's elements within transform.",
 )
 WHOLE = Constraint(
-    _no_digits(number_texts.WHOLE),
+    _not_numbers(number_texts.WHOLE),
     "is not a whole number",
     f"Write it as digits, -12 or 12, at most {number_texts.MOST_CHARACTERS:,} of them, or make the"
     " table's type text.",
 )
 DECIMAL = Constraint(
-    _no_digits(number_texts.DECIMAL),
+    _not_numbers(number_texts.DECIMAL),
     "is not a decimal number",
     f"Write it as -12.50 or 1.25e-30, in at most {number_texts.MOST_CHARACTERS:,} characters and with at most"
     " four digits after the e, or make the table's type text.",
