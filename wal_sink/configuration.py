@@ -22,7 +22,7 @@ from wal_sink.options import (
     qualified,
     refuse_repeated,
 )
-from wal_sink.protocol.flush_decisions import Retention
+from wal_sink.protocol.retention import Retention
 from wal_sink.targets.base import Target
 from wal_sink.targets.registry import installed, is_installed, target_type
 from wal_sink.unknown_names import refuse_others, refuse_removed, refuse_unknown

@@ -16,7 +16,7 @@ from wal_sink.admin.flush import FlushDone
 from wal_sink.admin.repair import refuse_beside_flusher
 from wal_sink.model import paths
 from wal_sink.progress.flusher_report import read_report
-from wal_sink.protocol.flush_decisions import Retention
+from wal_sink.protocol.retention import Retention
 from wal_sink.testing.faults import Crash, Faults
 from wal_sink.testing.memory_target import MemorySession
 

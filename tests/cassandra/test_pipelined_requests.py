@@ -392,7 +392,7 @@ def test_fatal_error_is_raised_and_ends_requests_in_flight() -> None:
 
 
 @pytest.mark.parametrize(("answer", "failed"), [(FailsOnce(OVERLOADED), 2), (silent, 10)])
-def test_rows_to_send_once_are_not_sent_again(answer: Any, failed: int) -> None:
+def test_failed_request_of_sent_once_rows_is_not_retried(answer: Any, failed: int) -> None:
     """A failed request may have been carried out (rule `repeatable`)."""
     with nodes(answers=answer) as cluster:
         sender, metrics = sender_to(cluster, timeout_s=0.3)

@@ -10,7 +10,7 @@ from sqlite_target import SqliteOptions, SqliteTarget
 from state_backends import open_backend
 from tests.cli.shell import Done, run
 from tests.protocol.engine import World
-from wal_sink.protocol.flush_decisions import Retention
+from wal_sink.protocol.retention import Retention
 from wal_sink.targets.base import Target
 
 HOUR = Retention(us=3_600_000_000, bytes=1 << 30)

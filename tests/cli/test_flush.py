@@ -19,7 +19,7 @@ from wal_sink.flush.reporter import Reporter
 from wal_sink.model import paths
 from wal_sink.model.plan import Plan
 from wal_sink.progress.flusher_report import FlusherReport, read_report
-from wal_sink.protocol.flush_decisions import Retention
+from wal_sink.protocol.retention import Retention
 from wal_sink.wal.store import read_record
 
 EVERYTHING = rows_of(0, 1, 2, 3, 4)
@@ -82,7 +82,7 @@ def test_flushed_epochs_are_deleted_after_their_retention(job: Job) -> None:
     assert job.rows() == rows_of(0, 1, 2, 3, 4, 5)
 
 
-def test_flush_stays_below_the_rate_of_the_query(job: Job) -> None:
+def test_flush_command_obeys_max_rows_per_second(job: Job) -> None:
     began_s = time.monotonic()
     assert job.command("flush", "--option", "flush.maxRowsPerSecond=4").code == 0
     assert time.monotonic() - began_s > 0.4

@@ -23,7 +23,7 @@ from wal_sink.admin.flush import Follower, at_checkpoint
 from wal_sink.admin.under import LogsUnder
 from wal_sink.demo.server import choose_port
 from wal_sink.errors import OptionError
-from wal_sink.protocol.flush_decisions import Retention
+from wal_sink.protocol.retention import Retention
 from wal_sink.wal.location import logs_below
 
 ROOT = Path(__file__).parents[2]

@@ -12,7 +12,7 @@ from tests.cli.job import Job, batches, rows_of
 from wal_sink.errors import Fenced
 from wal_sink.model import paths
 from wal_sink.model.state import EpochManifest
-from wal_sink.protocol.flush_decisions import Retention
+from wal_sink.protocol.retention import Retention
 from wal_sink.wal.manifests import ManifestChain
 
 

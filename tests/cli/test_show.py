@@ -10,7 +10,7 @@ import pytest
 from tests.cli.shell import run
 from tests.protocol.engine import World
 from wal_sink.model import paths
-from wal_sink.protocol.flush_decisions import Retention
+from wal_sink.protocol.retention import Retention
 
 
 def listed(folder: Path, *arguments: object) -> list[tuple[Any, ...]]:

@@ -120,7 +120,7 @@ class TestFewKills:
             FewKills.test_answer_that_is_lost_anywhere_loses_nothing,
         ],
     )
-    def test_limited_kills_include_the_finish_of_a_window(
+    def test_suite_with_limited_kills_keeps_kill_in_finish(
         self, target: SqliteTarget, test: Callable[[FewKills, Target], None], most: int
     ) -> None:
         """A limit of one kill keeps the kill in `finish`, where rows and ledger change together."""

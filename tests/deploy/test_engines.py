@@ -323,12 +323,12 @@ CITIES = pa.schema(
 
 
 @pytest.mark.parametrize("made_by", ["spark", "clone", "sink"])
-def test_upserts_beside_delta_spark_double_no_row(
+def test_upsert_that_would_double_delta_spark_rows_is_refused(
     spark: SparkSql, tmp_path: Path, made_by: str
 ) -> None:
-    """The names of folders have letters that delta-rs encodes.
+    """delta-rs and delta_spark encode the letters of the table's folders differently.
 
-    Such a table is refused, and the remedy helps.
+    The first upsert is refused. After the statements of the error's remedy, each upsert replaces its row.
     """
     path, original = str(tmp_path / "t"), tmp_path / "original"
     table, ddl = f"delta.`{path}`", "k STRING, `größe` STRING, city STRING, v BIGINT"

@@ -20,7 +20,7 @@ from tests.support.small_disk import mounted
 from wal_sink.demo.postgresql import REPLICATES, USER, Server, Standby, unprivileged
 from wal_sink.demo.server import choose_port, ports_are_free
 from wal_sink.errors import LedgerBehindLog, OptionError, WalSinkError
-from wal_sink.protocol.flush_decisions import Retention
+from wal_sink.protocol.retention import Retention
 from wal_sink.targets.postgresql import PostgresqlOptions, PostgresqlTarget
 from wal_sink.testing.micro_batches import PlayedQuery, flush_with_retries, in_memory
 

@@ -10,7 +10,7 @@ import pytest
 from tests.sql.stores import Store
 from tests.support.operators import set_mark
 from wal_sink.errors import LedgerBehindLog, TargetRefused
-from wal_sink.protocol.flush_decisions import Retention
+from wal_sink.protocol.retention import Retention
 from wal_sink.testing.micro_batches import PlayedQuery
 
 SCHEMA = pa.schema([("id", pa.int64())])

@@ -13,7 +13,7 @@ from wal_sink.flush.connection import Pipeline
 from wal_sink.flush.flusher import Flusher
 from wal_sink.flush.reporter import Reporter
 from wal_sink.metrics.prometheus import Metrics, QueryMetrics
-from wal_sink.protocol.flush_decisions import Retention
+from wal_sink.protocol.retention import Retention
 from wal_sink.testing.faults import Faults, FaultyBackend, FaultyTarget
 
 

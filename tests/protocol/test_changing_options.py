@@ -18,7 +18,7 @@ from tests.protocol.engine import Rows, World, in_memory
 from tests.protocol.operators import TargetBackup
 from tests.protocol.quarantining import kept
 from wal_sink.errors import WalSinkError
-from wal_sink.protocol.flush_decisions import Retention
+from wal_sink.protocol.retention import Retention
 from wal_sink.testing.faults import AnswerLost, Crash, Faults
 from wal_sink.testing.memory_target import MemoryOptions
 
@@ -108,7 +108,7 @@ class History(World):
         return {key: value for key, value in table.items() if value is not None}
 
 
-def test_changed_options_lose_and_mix_no_row() -> None:
+def test_changed_options_keep_rows_once_and_in_order() -> None:
     for seed in range(SEEDS):
         history = History(seed)
         history.play(list(KINDS))

@@ -15,7 +15,7 @@ from wal_sink.errors import SegmentNotVisible
 from wal_sink.flush.flusher import Flusher
 from wal_sink.flush.loop import POLL_BILLED_S
 from wal_sink.progress.flusher_report import REPORT_BILLED_S
-from wal_sink.protocol.flush_decisions import Retention
+from wal_sink.protocol.retention import Retention
 from wal_sink.testing.faults import Faults, FaultyBackend
 from wal_sink.wal.store import KEPT
 
@@ -128,7 +128,7 @@ def test_idle_query_sends_400_requests_an_hour() -> None:
 
 
 @pytest.mark.parametrize("after", ["15 minutes", "15 minutes, and a clock set back", "a call"])
-def test_idle_flusher_reads_the_state_again(after: str) -> None:
+def test_idle_flusher_reads_state_after_15_minutes_or_recheck(after: str) -> None:
     """An operator may have changed the state. A caller that hurries the flusher need not wait."""
     world, now_s = World(*in_memory()), 0.0
     world.run().batch([("a", 1)])

@@ -20,7 +20,7 @@ from wal_sink.errors import OptionError, TargetRefused, TargetUnavailable
 from wal_sink.flush.connection import TargetConnection
 from wal_sink.flush.reporter import Reporter
 from wal_sink.flush.window import Window
-from wal_sink.protocol.flush_decisions import SENDINGS
+from wal_sink.model.ledger import SENDINGS
 from wal_sink.publish.plans import refuse_quarantine
 from wal_sink.testing.faults import AnswerLost, Faults
 from wal_sink.testing.memory_target import MemoryOptions, MemoryTarget

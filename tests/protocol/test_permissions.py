@@ -15,7 +15,7 @@ from tests.protocol.engine import World
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.flush.reporter import Reporter
 from wal_sink.progress.status import read_status
-from wal_sink.protocol.flush_decisions import Retention
+from wal_sink.protocol.retention import Retention
 
 
 @pytest.fixture(autouse=True)

@@ -20,7 +20,7 @@ from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.model.ledger import Outcome
 from wal_sink.progress.status import read_status
 from wal_sink.protocol import state as protocol
-from wal_sink.protocol.flush_decisions import Retention
+from wal_sink.protocol.retention import Retention
 from wal_sink.testing.faults import Crash, Faults, different_faults
 
 FOR_EVER = Retention(us=1 << 60, bytes=1 << 60)

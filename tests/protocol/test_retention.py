@@ -6,7 +6,7 @@ import pytest
 
 from tests.protocol.engine import World
 from wal_sink.configuration import configure, retention_of
-from wal_sink.protocol.flush_decisions import Retention
+from wal_sink.protocol.retention import Retention
 
 pytestmark = pytest.mark.rule("trim")
 

@@ -15,7 +15,7 @@ from wal_sink.model import paths
 from wal_sink.model.ledger import LedgerRow
 from wal_sink.model.state import EpochManifest, Predecessor, State, Sums
 from wal_sink.protocol import state as transitions
-from wal_sink.protocol.flush_decisions import EARLIER, Retention, trimmable
+from wal_sink.protocol.retention import EARLIER, Retention, trimmable
 from wal_sink.protocol.state import Actor, Opening
 
 OPENING = Opening("q", "file:/checkpoint", "run-1", ("cassandra",), {"table": "flights"})

@@ -14,7 +14,7 @@ from tests.simulator.process import Fault, Process
 from tests.simulator.trace import Trace
 from tests.simulator.world import Swarm, World
 from wal_sink.progress.status import Status, read_status
-from wal_sink.protocol.flush_decisions import Retention
+from wal_sink.protocol.retention import Retention
 
 _ROUNDS = 60
 """The maximum number of rounds in which the end must complete."""

@@ -15,7 +15,7 @@ from wal_sink.flush.reporter import Reporter
 from wal_sink.model import paths
 from wal_sink.model.ledger import LedgerRow, Outcome, ledger_key
 from wal_sink.model.plan import Plan
-from wal_sink.protocol.flush_decisions import Retention
+from wal_sink.protocol.retention import Retention
 from wal_sink.targets.base import (
     IdempotentSession,
     RowsRefused,

@@ -25,7 +25,7 @@ from wal_sink.flush.connection import Pipeline, TargetConnection, plan_of
 from wal_sink.flush.reporter import Reporter
 from wal_sink.flush.window import WINDOW_EPOCHS, Window, manifests_of_window
 from wal_sink.flush.write import WriteInThread, WriteRows, keep_refused_rows
-from wal_sink.model.ledger import LedgerRow
+from wal_sink.model.ledger import LedgerRow, claim_sending
 from wal_sink.model.plan import Plan
 from wal_sink.model.state import State
 from wal_sink.progress.flusher_report import this_process
@@ -34,12 +34,11 @@ from wal_sink.protocol.flush_decisions import (
     Chain,
     Decision,
     Step,
-    claim_sending,
     decide,
     may_keep,
-    next_trim_us,
     row_at,
 )
+from wal_sink.protocol.retention import next_trim_us
 from wal_sink.targets.base import RowsRefused
 from wal_sink.telemetry import line_logger
 from wal_sink.units import now_us

@@ -6,7 +6,10 @@ import enum
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Self
 
-from wal_sink.errors import CorruptLog
+from wal_sink.errors import CorruptLog, TargetRefused
+
+SENDINGS = 16
+"""How many times the rows of an epoch may be sent, if each sending needs write timestamps of its own."""
 
 _SENDING = "+"
 """Separates digest and number of the sending in the column `digest`: `<digest>+2`."""
@@ -57,6 +60,26 @@ class LedgerRow(NamedTuple):
                 " CHECKPOINT --to EPOCH`, where EPOCH is the last epoch whose rows the target has.",
             )
         return row
+
+
+def claim_sending(row: LedgerRow) -> LedgerRow:
+    """Return the ledger row that claims one more sending of the next epoch.
+
+    Elements of a list that is not frozen are doubled if they are sent twice with one timestamp. So row i has
+    the timestamp `first_us + (s - 1) * rows + i` in sending s = 1, 2, …, and an epoch reserves `SENDINGS *
+    rows` timestamps. A flusher claims the sending by compare-and-set of the ledger row before it sends rows.
+    A flusher whose claim was overwritten cannot finish.
+
+    :raises TargetRefused: the epoch has used all its timestamps.
+    """
+    if row.sending == SENDINGS:
+        raise TargetRefused(
+            f"Epoch {row.epoch + 1} was sent {SENDINGS} times, and no sending was finished. The epoch has no"
+            " more write timestamps, and rows with a list that is not frozen need new ones for each sending.",
+            "Repair the cause that stops the flush. Then give the epoch up:"
+            f" `wal-sink give-up CHECKPOINT --epoch {row.epoch + 1}`. Its rows stay in the log.",
+        )
+    return row._replace(sending=row.sending + 1)
 
 
 def ledger_key(query_id: str, target: str) -> str:

@@ -114,8 +114,8 @@ def diverged(state: State, target: TargetState, row: LedgerRow) -> Diverged:
     )
 
 
-def went_back_apart(state: State, target: TargetState, row: LedgerRow) -> LedgerBehindLog:
-    """Return the error of a target that went back, and whose rows and ledger row can go back separately."""
+def restored_in_parts(state: State, target: TargetState, row: LedgerRow) -> LedgerBehindLog:
+    """Return the error for a target whose rows and ledger row may have been restored to different times."""
     return LedgerBehindLog(
         f"Target {target.name} went back from epoch {target.mark.epoch} to epoch {row.epoch}. Its rows and"
         " its ledger row may have gone back to different times, so it is unknown which rows are missing.",

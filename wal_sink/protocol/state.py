@@ -39,13 +39,7 @@ from wal_sink.model.state import (
     Sums,
     TargetState,
 )
-from wal_sink.protocol.flush_decisions import (
-    Chain,
-    Retention,
-    earlier_marks,
-    trimmable,
-    verified_link,
-)
+from wal_sink.protocol.flush_decisions import Chain, verified_link
 from wal_sink.protocol.refusals import (
     already_published,
     fenced,
@@ -54,6 +48,7 @@ from wal_sink.protocol.refusals import (
     refuse_completed,
     set_back,
 )
+from wal_sink.protocol.retention import Retention, earlier_marks, trimmable
 
 OPENED = 32
 """Most ids in `State.opened`. If the id of a superseded run is no longer in it, the run could open again."""
@@ -192,11 +187,11 @@ def predecessor_for(
 
 
 def has_space(state: State, predecessor: Predecessor, max_bytes: int) -> bool:
-    """Return True if the log has space for the epoch after `predecessor`, whatever its size.
+    """Return True if the epoch after `predecessor` may be published. The size of that epoch does not matter.
 
-    The epochs up to `predecessor` count, as far as a target lacks them. These epochs are completed, so a
-    flusher can flush them while this run waits. A dead run's attempt at the same epoch does not count. No
-    flusher can flush that attempt, so it would block the next attempt forever.
+    Only the bytes up to `predecessor` that a target still lacks are compared with `max_bytes`. These epochs
+    are completed, so a flusher can flush them while this run waits. An attempt of a dead run at the epoch
+    after `predecessor` is not counted: no flusher can flush that attempt, so this run would wait forever.
     """
     pending = pending_bytes(state, predecessor)
     return pending <= 0 or pending < max_bytes

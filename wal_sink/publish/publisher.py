@@ -26,6 +26,7 @@ from wal_sink.errors import (
     WalSinkError,
 )
 from wal_sink.model import paths
+from wal_sink.model.ledger import SENDINGS
 from wal_sink.model.manifest import (
     Appended,
     Execution,
@@ -43,7 +44,6 @@ from wal_sink.progress.flusher_report import (
     this_process,
 )
 from wal_sink.protocol import state as protocol
-from wal_sink.protocol.flush_decisions import SENDINGS
 from wal_sink.protocol.state import has_space, pending_bytes
 from wal_sink.telemetry import OncePerMinute
 from wal_sink.units import now_us

@@ -23,7 +23,7 @@ from wal_sink.model import paths
 from wal_sink.model.manifest import Appended, Execution, Manifest, Task
 from wal_sink.model.plan import Plan, plans_key
 from wal_sink.model.state import State
-from wal_sink.protocol.flush_decisions import Retention
+from wal_sink.protocol.retention import Retention
 from wal_sink.publish.append import OnInvalidRow, append, most_inline
 from wal_sink.publish.publisher import Publisher
 from wal_sink.targets.base import Session, Target

@@ -16,7 +16,7 @@ import msgspec
 from tests.protocol.state_model.world import QUERY, Setting
 from wal_sink.errors import LogFull, WalSinkError
 from wal_sink.model import paths
-from wal_sink.model.ledger import LedgerRow
+from wal_sink.model.ledger import LedgerRow, claim_sending
 from wal_sink.model.state import (
     Change,
     EpochManifest,
@@ -28,7 +28,8 @@ from wal_sink.model.state import (
 )
 from wal_sink.protocol import flush_decisions
 from wal_sink.protocol import state as transitions
-from wal_sink.protocol.flush_decisions import Chain, Decision, Retention, Step, trimmable
+from wal_sink.protocol.flush_decisions import Chain, Decision, Step
+from wal_sink.protocol.retention import Retention, trimmable
 from wal_sink.protocol.state import Actor, Opening
 
 SWITCHES = {
@@ -366,7 +367,7 @@ class Protocol:
         return flush_decisions.row_at(state, n, self.chain(state, man))
 
     def claim_sending(self, row: LedgerRow) -> LedgerRow:
-        return row if "sending" in self.off else flush_decisions.claim_sending(row)
+        return row if "sending" in self.off else claim_sending(row)
 
 
 def _replace(value: StructT, **changes: Any) -> StructT:
