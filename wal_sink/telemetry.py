@@ -122,7 +122,7 @@ class FlushMetrics:
         """
 
     def succeeded(self) -> None:
-        """Count a step that succeeded, so no error stops the flush now."""
+        """Count a step that succeeded. From now on, no error counts as stopping the flush."""
 
 
 _METRICS: ContextVar[FlushMetrics | None] = ContextVar("wal_sink_metrics", default=None)

@@ -30,7 +30,7 @@ CHANGES = (
 
 
 @pytest.mark.cassandra
-def test_benchmark_check_refuses_a_changed_table(cassandra: Node) -> None:
+def test_benchmark_check_fails_if_rows_of_table_differ(cassandra: Node) -> None:
     source = Source(shape="grouped", rows=50, partitions=5)
     table = Table(cassandra)
     session = cassandra.session()

@@ -139,7 +139,7 @@ def test_renamed_columns_may_have_any_characters() -> None:
     assert read_columns(" ") == {}
 
 
-def test_plan_key_does_not_depend_on_the_process() -> None:
+def test_equal_row_plans_have_equal_json() -> None:
     """A text from another process equals the default value, and is not identical with it."""
     sent: Any = str(b"unset", "utf-8")
     here = CassandraRowPlan(keyspace="k", table="t", ttl_s=1)

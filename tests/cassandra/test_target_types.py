@@ -179,8 +179,10 @@ def test_nested_types_in_the_key_are_compared_by_value(cassandra: Node, types: s
     assert (dict(rows[2].m), rows[2].l) == ({1: 1, 2: 2}, [2, 1])
 
 
-def test_new_field_of_a_type_keeps_the_plan(cassandra: Node, shared: str) -> None:
-    """A new field is null in rows of an older plan. A renamed field stops the flush."""
+def test_user_type_with_new_field_is_written_by_its_older_plan(
+    cassandra: Node, shared: str
+) -> None:
+    """The new field is null. If a field is renamed, the flush stops."""
     cassandra.execute(f"CREATE TYPE {shared}.widened (x int)")
     columns = "id int PRIMARY KEY, u frozen<widened>, l frozen<list<frozen<widened>>>"
     table = NodeTable(cassandra, shared, columns)

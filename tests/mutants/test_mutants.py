@@ -119,7 +119,7 @@ def test_rows(node):
 """
 
 
-def test_server_that_does_not_start_catches_no_bug(tmp_path: Path) -> None:
+def test_failed_server_start_is_not_a_caught_mutant(tmp_path: Path) -> None:
     """A server may not start on a busy machine; other errors of a fixture count."""
     test = tmp_path / "test_rows.py"
     test.write_text(NODE.format(error="ValueError"))

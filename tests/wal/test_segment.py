@@ -187,7 +187,7 @@ def test_task_without_rows_leaves_no_segment(backend: StateBackend, batches: int
     assert backend.list() == []
 
 
-def test_task_leaves_one_segment_in_order(backend: StateBackend) -> None:
+def test_task_writes_one_segment_with_its_rows_in_order(backend: StateBackend) -> None:
     batches = [numbers(0, 0), numbers(0, 3), numbers(0, 0), numbers(3, 1), numbers(4, 6)]
     appended = append(batches, task=TASK, store=backend, check=as_text, compression="zstd")
     (ref,) = appended.segments

@@ -147,7 +147,7 @@ def plans_in_force(
             return agreed.plans
         if agreed is None or agreed.key != inputs_key:
             refuse_other_log(store, checkpoint)  # before a write creates a folder there
-    return _RunStart(store, checkpoint, targets, schema, inputs_key).agreed(agreed).plans
+    return _RunStart(store, checkpoint, targets, schema, inputs_key).agree(agreed).plans
 
 
 def _read(store: LogStore) -> Agreed | None:
@@ -167,7 +167,7 @@ class _RunStart(NamedTuple):
     inputs_key: str
     """The key of schema and options, see `inputs_key_of`."""
 
-    def agreed(self, record: Agreed | None) -> Agreed:
+    def agree(self, record: Agreed | None) -> Agreed:
         """Make the plans again, and put them in force.
 
         :param record: the plans in force so far, perhaps for another schema or other options. None if the log

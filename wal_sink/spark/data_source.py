@@ -163,11 +163,11 @@ class WalSinkStreamWriter(DataSourceStreamArrowWriter):
         if self.has_handle:
             self.micro_batch.publish(execution, appended)
         else:
-            self._publish_and_compare(execution, appended)
+            self._publish(execution, appended)
         python_worker.finish_work()
 
-    def _publish_and_compare(self, execution: Execution, appended: Sequence[Appended]) -> None:
-        """Publish the epoch. After the first epoch of a run, the next epoch compares plans and tables.
+    def _publish(self, execution: Execution, appended: Sequence[Appended]) -> None:
+        """Publish the epoch. If it is the first of its run, make the next epoch compare plans and tables.
 
         Spark gives the run id to tasks and `commit` only. So `streamWriter` cannot detect a new run.
         """

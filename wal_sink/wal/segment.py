@@ -240,9 +240,9 @@ next."""
 
 
 def with_reasons(rows: pa.RecordBatch, texts: tuple[str, ...]) -> pa.RecordBatch:
-    """Return a batch of refused rows with their reasons, in the columns `ROW` and `TEXTS`.
+    """Return refused rows as structs in the column `ROW`, beside a column for each of `TEXTS`.
 
-    :param texts: one value for each column of `TEXTS`, the same for all rows.
+    :param texts: the value of each column of `TEXTS`, which is the same in all rows.
     """
     structs = pa.StructArray.from_arrays(rows.columns, fields=list(rows.schema))
     reasons = [_repeated(text, rows.num_rows) for text in texts]

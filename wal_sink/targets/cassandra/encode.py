@@ -109,7 +109,10 @@ def _merged(run: list[Fixed], rows: int) -> Fixed:
 
 
 def varying(pieces: Pieces, rows: int) -> Varying:
-    """Return pieces with offsets. Pieces that already have offsets are returned as they are."""
+    """Convert the encoded values of a column to bytes with offsets.
+
+    :param rows: the number of rows. A value for all rows is repeated as many times.
+    """
     if isinstance(pieces, Varying):
         return pieces
     whole = np.ascontiguousarray(np.broadcast_to(pieces.values, rows), pieces.wire)

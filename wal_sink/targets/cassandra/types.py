@@ -26,12 +26,12 @@ _NO_TEXT = string("")
 _THOUSAND = int64(1_000)
 
 
-def cast_to(kind: pa.DataType) -> Callable[[pa.Array], pa.Array]:
-    """Return a cast to a type that holds every value of the column, such as a wider number."""
+def caster(kind: pa.DataType) -> Callable[[pa.Array], pa.Array]:
+    """Return a function that casts a column to `kind`, which must hold every value of the column."""
     return lambda column: column.cast(kind)
 
 
-as_text = cast_to(pa.string())
+as_text = caster(pa.string())
 
 
 def as_float(column: pa.Array) -> pa.Array:
@@ -231,31 +231,31 @@ WHOLE_DECIMAL = "decimal(p,0)"
 TYPES = {
     "ascii": ScalarType(("string",), as_text, ASCII),
     "text": ScalarType(("string",), as_text),
-    "boolean": ScalarType(("boolean",), cast_to(pa.bool_())),
-    "tinyint": ScalarType(("tinyint",), cast_to(pa.int8())),
-    "smallint": ScalarType(("smallint", "tinyint"), cast_to(pa.int16())),
-    "int": ScalarType(("int", "smallint", "tinyint"), cast_to(pa.int32())),
-    "bigint": ScalarType(("bigint", "int", "smallint", "tinyint"), cast_to(pa.int64())),
+    "boolean": ScalarType(("boolean",), caster(pa.bool_())),
+    "tinyint": ScalarType(("tinyint",), caster(pa.int8())),
+    "smallint": ScalarType(("smallint", "tinyint"), caster(pa.int16())),
+    "int": ScalarType(("int", "smallint", "tinyint"), caster(pa.int32())),
+    "bigint": ScalarType(("bigint", "int", "smallint", "tinyint"), caster(pa.int64())),
     "varint": ScalarType(
         (WHOLE_DECIMAL, "bigint", "int", "smallint", "tinyint", "string"),
         as_number,
         WHOLE,
     ),
     "float": ScalarType(("float",), as_float),
-    "double": ScalarType(("double", "float"), cast_to(pa.float64())),
+    "double": ScalarType(("double", "float"), caster(pa.float64())),
     "decimal": ScalarType(
         ("decimal", "bigint", "int", "smallint", "tinyint", "string"),
         as_number,
         DECIMAL,
     ),
     "timestamp": ScalarType(("timestamp",), as_milliseconds, None, MILLISECONDS),
-    "date": ScalarType(("date",), cast_to(pa.date32())),
+    "date": ScalarType(("date",), caster(pa.date32())),
     "time": ScalarType(("time", "string"), as_nanoseconds_of_day, TIME),
     "duration": ScalarType(("interval day to second",), as_nanoseconds, DURATION),
     "uuid": ScalarType(("string", "binary"), number_texts.as_uuid, UUID),
     "timeuuid": ScalarType(("string", "binary"), number_texts.as_uuid, TIMEUUID),
     "inet": ScalarType(("string",), as_text, INET),
-    "blob": ScalarType(("binary",), cast_to(pa.binary())),
+    "blob": ScalarType(("binary",), caster(pa.binary())),
 }
 
 

@@ -86,7 +86,10 @@ class LedgerFiles:
         return number
 
     def delete(self, number: int | None) -> None:
-        """Delete the file of a former row. If the deletion fails, some hundred bytes stay in the folder."""
+        """Delete the file of an earlier ledger row.
+
+        If the deletion fails, the file of some hundred bytes stays in `_wal_sink/`.
+        """
         if number is not None:
             with contextlib.suppress(OSError):
                 self._files.delete(self._path(number))

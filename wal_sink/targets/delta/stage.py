@@ -145,12 +145,13 @@ def last_rows(
 def _with_known_values(
     rows: pa.Table, keys: Sequence[str], columns: Sequence[str]
 ) -> tuple[pa.Table, pa.Table]:
-    """Fill unavailable cells from earlier rows of the same key that come after the last delete of the key.
+    """Fill each unavailable cell with the last known value of its key, unless a delete lies between.
 
     :param rows: the staged rows in the order of the log.
     :param columns: the columns of the table.
-    :returns: two tables. The first table has the rows, with flags of the cells that stay unavailable. The
-        second table has the rows with such cells, and the column `AFTER_DELETE`.
+    :returns: two tables. The first table has all rows, and a flag for each cell that stays unavailable. The
+        second table has only the rows with such a cell, and the column `AFTER_DELETE`, which is True if an
+        earlier row deletes the same key.
     """
     flags = {
         name: pc.fill_null(rows[flag_name(name)], FALSE)

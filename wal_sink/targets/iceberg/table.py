@@ -136,7 +136,7 @@ class IcebergTable:
     # --- the ledger row ---------------------------------------------------------------------------
 
     def row(self, tag: str) -> RowVersion:
-        """Return a tag's ledger row, and the id of its version.
+        """Return the ledger row under a tag, and the id of the snapshot that holds the row.
 
         The row is None if the table no longer has the rows that the ledger row counts.
 
