@@ -79,11 +79,6 @@ def matches(code: Code, codes: Codes) -> bool:
     return code in codes
 
 
-def numbers(codes: str) -> Codes:
-    """Return the numbers in a text, as codes."""
-    return frozenset(map(int, codes.split()))
-
-
 def texts(codes: str) -> Codes:
     """Return the words of a text, as codes."""
     return frozenset(codes.split())

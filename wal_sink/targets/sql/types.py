@@ -139,8 +139,8 @@ def by_elements(
 # --- new columns ---
 
 NewTypes = Mapping[str, str]
-"""The types of new columns, by what `_name` returns. `{}` stands for an element's type, or a decimal's
-digits."""
+"""The types of new columns, by the name that `_name` gives the DataFrame's type. `{}` stands for an
+element's type, or a decimal's digits."""
 
 NEW_STANDARD: NewTypes = {
     "bool": "boolean",

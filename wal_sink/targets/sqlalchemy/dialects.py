@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from wal_sink.targets.arrow_values import int64
-from wal_sink.targets.sql.errors import Code, ErrorCodes, numbers, texts
+from wal_sink.targets.sql.errors import Code, ErrorCodes, texts
 from wal_sink.targets.sql.types import (
     COMMON,
     INTEGERS,
@@ -30,6 +30,7 @@ from wal_sink.targets.sql.types import (
     text_fits,
     time,
 )
+from wal_sink.targets.sqlalchemy.mysql_errors import MYSQL_CODES
 
 _COLLATION = re.compile(r" (character set|charset|collate) \S+")
 
@@ -201,7 +202,9 @@ class Dialect(NamedTuple):
     """The clause of INSERT that replaces a row. Empty if no such clause is known."""
     error_codes: ErrorCodes
     types: Types
+    """The Arrow type that holds the values of each type of the database."""
     new: NewTypes
+    """The types of new columns, by the name of the DataFrame's type."""
     fits: Callable[[str, pa.Array], pa.BooleanArray | None]
     """Returns which values a column of a type accepts."""
     instants: frozenset[str] = frozenset()
@@ -224,16 +227,6 @@ class Dialect(NamedTuple):
 def _sqlite_code(error: BaseException) -> Code:
     code = getattr(error, "sqlite_errorcode", None)
     return None if code is None else code & 0xFF  # the primary code, without the extended part
-
-
-_SIGNAL = 1644
-
-
-def _mysql_code(error: BaseException) -> Code:
-    if getattr(error, "sqlstate", None) == "45000":  # a SIGNAL may have any number
-        return _SIGNAL
-    code = getattr(error, "errno", None) or (error.args[0] if error.args else None)
-    return code if isinstance(code, int) and code else None
 
 
 _PASSING, _REFUSING = (
@@ -285,28 +278,12 @@ SQL_MODE = (
 )
 """Without NO_AUTO_VALUE_ON_ZERO the server replaces a 0 in an AUTO_INCREMENT column by another number."""
 
-_MARIADB_WAITS = " /*M!100300 , idle_transaction_timeout = 60, max_statement_time = 0 */"
-_MYSQL_WAITS = " /*!80000 , wait_timeout = 600 */"
-"""Settings that only MariaDB or only MySQL reads; the other server reads them as comments. Both are sent,
-because the URL of a MariaDB server can begin with mysql."""
-
-_TOO_WIDE = (
-    "A row takes 8,126 bytes and 1,017 columns; a long text or binary counts 40 bytes at most. Put columns"
-    ' together into one, .withColumn("v", F.to_json(F.struct("a", "b", …))), and drop them; or write to two'
-    " tables."
+_WAITS = (
+    " /*M!100300 , idle_transaction_timeout = 60, max_statement_time = 0 */"
+    " /*!80000 , wait_timeout = 600 */"
 )
-_TOO_LONG = (
-    "A key takes 16 columns and 3,072 bytes, four for each character of its texts, and no blob. Name fewer"
-    " columns in keyColumns, or make the table yourself, with shorter ones, such as varbinary(255)."
-)
-_MYSQL_REMEDIES: Mapping[Code, str] = {
-    1005: f"Make the table as the server takes it, and leave out createTable. {_TOO_WIDE}",
-    1049: "Create the database that the answer names, by CREATE DATABASE, or correct it in sql.url or table.",
-    **dict.fromkeys((1070, 1071, 1170), _TOO_LONG),
-    1117: _TOO_WIDE,
-    1118: _TOO_WIDE,
-    1665: "Run: SET GLOBAL binlog_format = 'MIXED'; Set it in the server's configuration, too.",
-}
+"""Settings that only MariaDB reads, then a setting that only MySQL reads. The other server reads each as a
+comment. Both are sent, because the URL of a MariaDB server can begin with mysql."""
 
 MYSQL = Dialect(
     title="MySQL",
@@ -315,28 +292,13 @@ MYSQL = Dialect(
     new=NEW_MYSQL,
     fits=mysql_fits,
     instants=frozenset({"datetime"}),
-    error_codes=ErrorCodes(
-        _mysql_code,
-        # Disk and memory, connections, shutdown, network, locks, deadlock, read-only, killed, lost.
-        passing=numbers(
-            "1021 1030 1037 1038 1040 1042 1053 1077 1079 1080 1105 1114 1152 1158 1159 1160 1161 1184 1203"
-            " 1205 1213 1226 1290 1317 1792 1836 1927 1969 3024 3572 4031 2002 2003 2006 2012"
-            " 2013 2014 2027 2055"
-        ),
-        # Null, duplicate, size of a row, foreign key, range, length, value, partition, SIGNAL, CHECK, JSON.
-        refusing=numbers(
-            "1048 1062 1118 1169 1216 1217 1264 1265 1292 1364 1366 1406 1411 1416 1451 1452 1526 1557"
-            " 1582 1586 1644 1690 1748 3140 3156 3819 4025"
-        ),
-        locked=numbers("1205"),
-        remedies=_MYSQL_REMEDIES,
-    ),
+    error_codes=MYSQL_CODES,
     settings=(
         f"SET SESSION sql_mode = '{SQL_MODE}'",
         "SET SESSION time_zone = '+00:00'",
         "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
         "SET SESSION innodb_lock_wait_timeout = {lock_s}",
-        f"SET SESSION lock_wait_timeout = {{lock_s}}{_MARIADB_WAITS}{_MYSQL_WAITS}",
+        f"SET SESSION lock_wait_timeout = {{lock_s}}{_WAITS}",
     ),
     ledger_suffix="ENGINE=InnoDB CHARACTER SET utf8mb4 COLLATE utf8mb4_bin",
     longest=64,
