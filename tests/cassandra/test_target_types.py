@@ -179,9 +179,7 @@ def test_nested_types_in_the_key_are_compared_by_value(cassandra: Node, types: s
     assert (dict(rows[2].m), rows[2].l) == ({1: 1, 2: 2}, [2, 1])
 
 
-def test_user_type_with_new_field_is_written_by_its_older_plan(
-    cassandra: Node, shared: str
-) -> None:
+def test_user_type_with_new_field_keeps_older_plan_valid(cassandra: Node, shared: str) -> None:
     """The new field is null. If a field is renamed, the flush stops."""
     cassandra.execute(f"CREATE TYPE {shared}.widened (x int)")
     columns = "id int PRIMARY KEY, u frozen<widened>, l frozen<list<frozen<widened>>>"

@@ -86,7 +86,7 @@ def ending(table: Table, tmp_path: Path) -> Iterator[Ending]:
     ending.kill()
 
 
-def test_query_stopped_in_register_block_is_flushed_to_its_checkpoint(
+def test_query_stopped_in_block_is_flushed_to_its_checkpoint(
     shop: Shop,
 ) -> None:
     """The query is stopped in mid-stream, twice. No thread and no connection is left."""

@@ -67,8 +67,8 @@ _PAUSE_S, _PAUSE_BILLED_S = 0.5, 5.0
 """Seconds between two checks whether the log has space. The second value is for a log in a bucket."""
 
 _MOST_UNLISTED = 10
-"""With more segments than this, a bucket is listed: one request for 1,000 segments instead of one for each
-segment."""
+"""The most segments of an epoch whose sizes are read one by one from a bucket. For more segments, the bucket
+is listed: one request returns 1,000 sizes."""
 
 
 @dataclass(frozen=True, kw_only=True)

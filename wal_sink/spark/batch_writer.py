@@ -152,7 +152,7 @@ class BatchWriter:
 
 
 _writers: weakref.WeakValueDictionary[str, BatchWriter] = weakref.WeakValueDictionary()
-"""The newest writer of each checkpoint, until the application drops it."""
+"""The newest writer of each checkpoint. An entry goes when the application drops the writer."""
 
 
 def options_at(checkpoint_root: str) -> dict[str, str] | None:

@@ -132,7 +132,7 @@ class Reason(NamedTuple):
     """A reason to refuse values of a control column."""
 
     bad: pa.Array
-    """Flags of the values to refuse, without nulls."""
+    """A boolean for each value, never null: True for a value to refuse."""
     problem: str
     """The text of the error, as that of a `types.Constraint`."""
     remedy: str

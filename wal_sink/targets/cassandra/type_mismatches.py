@@ -50,7 +50,10 @@ def mismatches(
 
 
 def _parts(source: pa.DataType, tree: CqlType) -> Iterator[tuple[str, pa.DataType, CqlType]]:
-    """Yield name, DataFrame's type and table's type of each part that both types have."""
+    """Yield the parts that both types have: name, type in the DataFrame, and type in the table.
+
+    :param tree: the table's type. Its parts are fields, elements, or keys and values.
+    """
     match tree.kind:
         case "udt":
             by_name = dict(zip(tree.fields, tree.parts, strict=True))

@@ -95,10 +95,11 @@ def is_any_decimal(words: str) -> bool:
 
 
 def takes(source: pa.DataType, words: str, held: pa.DataType) -> bool:
-    """Return True if a cast from the DataFrame's type keeps or refuses each value.
+    """Return True if a cast to the column's type keeps each value unchanged, or refuses the value.
 
-    :param words: the type of the column.
-    :param held: the Arrow type that holds `words`.
+    :param source: the DataFrame's type.
+    :param words: the column's type in PostgreSQL.
+    :param held: the Arrow type that holds the column's values.
     """
     if pt.is_dictionary(source):
         source = source.value_type

@@ -102,7 +102,10 @@ class Envelope(NamedTuple):
     """The bytes after the rows: consistency levels, keyspace, and a default timestamp that no row uses."""
 
     def frames(self, requests: Sequence[EncodedBatch], streams: Sequence[int]) -> bytes:
-        """Return the frames of requests, one after the other."""
+        """Return the frames of requests as one block of bytes.
+
+        :param streams: the stream id of each request.
+        """
         version, flags, kind, after = self
         begin, beside = _BEGIN.pack, _BEFORE_ROWS + len(after)
         pieces: list[bytes] = []
