@@ -17,10 +17,11 @@ from tests.support.programs import ran
 from wal_sink.builtin_targets import BUILTIN
 from wal_sink.cli.demo import _check_start
 from wal_sink.cli.main import app
+from wal_sink.demo.flights import rows_per_file
 from wal_sink.demo.kills import KILLS, Kill, discarded_rows
 from wal_sink.demo.outcome import Comparison, KillOutcome, compare_rows, report
 from wal_sink.demo.queries import FLIGHTS as FLIGHTS_QUERY
-from wal_sink.demo.queries import epochs, rows_per_file
+from wal_sink.demo.queries import epochs
 from wal_sink.demo.stores import Stores
 from wal_sink.errors import OptionError
 

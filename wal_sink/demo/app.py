@@ -20,6 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 import wal_sink
+from wal_sink.demo.flights import FLIGHTS_SCHEMA
 from wal_sink.demo.local_spark import Driver, local_session
 from wal_sink.demo.pauses import (
     PAUSES,
@@ -29,8 +30,11 @@ from wal_sink.demo.pauses import (
     pause_at,
     pauses,
 )
-from wal_sink.demo.queries import FAILOVER_QUERIES, FLIGHTS_SCHEMA, QUERIES, STOP_FILE, Query
+from wal_sink.demo.queries import FAILOVER_QUERIES, QUERIES, Query
 from wal_sink.demo.stores import Store, Stores
+
+STOP_FILE = "stop"
+"""Name of a file in the folder of the demo. The queries of the failover end when the file exists."""
 
 _CHECK_S = 0.5
 

@@ -14,18 +14,11 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from wal_sink.demo.app import Application, start_driver
+from wal_sink.demo.app import STOP_FILE, Application, start_driver
+from wal_sink.demo.flights import read_flights, rows_per_file, write_files
 from wal_sink.demo.outcome import Report, comparison, report
 from wal_sink.demo.postgresql import REPLICATES, Postgresql, Server, Standby
-from wal_sink.demo.queries import (
-    FAILOVER_CONTROL,
-    FAILOVER_FLIGHTS,
-    FAILOVER_QUERIES,
-    STOP_FILE,
-    read_flights,
-    rows_per_file,
-    write_files,
-)
+from wal_sink.demo.queries import FAILOVER_CONTROL, FAILOVER_FLIGHTS, FAILOVER_QUERIES
 from wal_sink.demo.stores import Stores
 
 _PARTS = 3

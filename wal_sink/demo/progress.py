@@ -14,8 +14,9 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from wal_sink.demo.flights import rows_per_file
 from wal_sink.demo.outcome import KillOutcome
-from wal_sink.demo.queries import CONTROL, QUERIES, TENTH, rows_per_file
+from wal_sink.demo.queries import CONTROL, QUERIES, TENTH
 from wal_sink.demo.stores import Stores
 from wal_sink.wal.location import locate
 
