@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
@@ -16,7 +16,11 @@ from wal_sink.units import counted, now_us
 from wal_sink.wal.location import owned_state, store_errors
 from wal_sink.wal.store import LogStore
 
-_POLL_S, _POLL_BILLED_S = 0.05, 0.5
+_POLL_S = 0.05
+"""Seconds between two reads of the state."""
+
+_POLL_BILLED_S = 0.5
+"""Seconds between two reads of the state if each request to the store costs money."""
 
 _PATIENCE_S = 120.0
 """Seconds to wait while no flusher reports, since a flusher may be about to start."""
@@ -95,21 +99,13 @@ class _Waiting:
         tried = {target.name: has_tried(target.name) for target in self._targets()}
         self._state = self._read()
         lacking = [target for target in self._targets() if target.mark.epoch < self._goal]
-        waited_s = time.monotonic() - self._started_s
+        self._read_reports(lacking, tried)
+        now_s = time.monotonic()
+        waited_s = now_s - self._started_s
         timed_out = self._timeout is not None and waited_s >= self._timeout
-        for target in self._targets():
-            report = read_report(self._store, target.name)
-            stopped = stopping_error(report, now_us())
-            is_open = target in lacking or _is_open(report, target)
-            if stopped and is_open and tried.get(target.name, True):
-                raise stopped
-            # A report that changes proves that the flusher runs, whatever its host's clock says.
-            changed = report != self._reports.get(target.name)
-            self._reports[target.name] = report
-            if (is_alive(report, now_us()) or changed) and (target in lacking or not lacking):
-                self._alive_s = time.monotonic()
-        silent = time.monotonic() - self._alive_s > _PATIENCE_S
+        silent = now_s - self._alive_s > _PATIENCE_S
         if not lacking:
+            # Every epoch is in the targets. So the wait ends without an error if no pass comes.
             return timed_out or silent or all(tried.values())
         if timed_out:
             raise FlushTimeout(
@@ -123,6 +119,26 @@ class _Waiting:
                 f" `wal-sink flush {self._checkpoint.url}`.",
             )
         return False
+
+    def _read_reports(self, lacking: Sequence[TargetState], tried: Mapping[str, bool]) -> None:
+        """Read the report of each target's flusher, and record the time if an awaited flusher is alive.
+
+        :param lacking: the targets that lack an epoch. If no target does, every flusher is awaited.
+        :param tried: for each target, True if its flusher has done a pass since the call.
+        :raises WalSinkError: the error that has stopped a flusher.
+        """
+        awaited = lacking or self._targets()
+        for target in self._targets():
+            report = read_report(self._store, target.name)
+            stopped = stopping_error(report, now_us())
+            is_open = target in lacking or _is_open(report, target)
+            if stopped and is_open and tried.get(target.name, True):
+                raise stopped
+            # A report that changes proves that the flusher runs, whatever its host's clock says.
+            changed = report != self._reports.get(target.name)
+            self._reports[target.name] = report
+            if target in awaited and (changed or is_alive(report, now_us())):
+                self._alive_s = time.monotonic()
 
     def result(self) -> Flushed:
         """Return the result of the wait."""
@@ -156,7 +172,7 @@ class _Waiting:
 
     def _last_error(self, lacking: list[TargetState]) -> str:
         for target in lacking:
-            report = read_report(self._store, target.name)
+            report = self._reports[target.name]
             if report is not None and report.error is not None:
                 return f"; last error: {report.error.summary}"
         return ""
