@@ -18,6 +18,7 @@ from wal_sink.targets.cassandra import CassandraOptions
 from wal_sink.targets.kafka.options import KafkaOptions
 from wal_sink.targets.postgresql.options import PostgresqlOptions
 from wal_sink.targets.sqlalchemy.options import SqlAlchemyOptions
+from wal_sink.units import with_unit
 from wal_sink.unknown_names import refuse_unknown
 
 KNOWN = """
@@ -370,3 +371,10 @@ def test_option_with_a_column_is_recognized_in_any_case() -> None:
         names = named(written, ["table", "iceberg.catalog.<column>"])
         assert names == Named("iceberg.catalog.<column>", "s3.region")
     assert named("iceberg.catalog.", ["iceberg.catalog.<column>"]) is None
+
+
+@pytest.mark.parametrize(
+    ("number", "text"), [(0.1, "100ms"), (0.5, "500ms"), (90, "90s"), (7_200, "2h"), (0, "0")]
+)
+def test_default_is_shown_with_its_largest_whole_suffix(number: float, text: str) -> None:
+    assert with_unit(number, "seconds") == text

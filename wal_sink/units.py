@@ -84,7 +84,8 @@ def with_unit(value: float, unit: str) -> str:
     :param unit: the unit of `value`, a key of `UNITS`.
     """
     suffixes = {scale: suffix for suffix, scale in reversed(UNITS[unit].items())}
+    number = Fraction(str(value))  # 0.1 is 1/10, and not the nearest binary fraction
     for scale, suffix in sorted(suffixes.items(), reverse=True):
-        if value and Fraction(value) % scale == 0:
-            return f"{Fraction(value) / scale}{suffix}"
+        if number and number % scale == 0:
+            return f"{number / scale}{suffix}"
     return f"{value:g}"
