@@ -26,7 +26,7 @@ from wal_sink.errors import (
 from wal_sink.flush.write import (
     SessionPool,
 )
-from wal_sink.targets.base import Session
+from wal_sink.targets.base import RefusedRow, RowsRefused, Session
 from wal_sink.testing.faults import Faults, FaultyBackend, FaultyTarget
 from wal_sink.testing.memory_target import MemoryOptions, MemorySession, MemoryTarget
 from wal_sink.testing.micro_batches import until_idle
@@ -69,6 +69,17 @@ def test_tasks_leave_out_refused_rows(world: World) -> None:
     world.run().batch(*([(f"k{n}", n) for n in range(p, 90, 5)] for p in range(5)))
     with pytest.raises(TargetRefused, match="no sevens"):
         flush(world, Job())
+
+
+def test_refused_row_outside_the_window_stops_the_flush(world: World) -> None:
+    def write(*_: object) -> None:
+        raise RowsRefused([RefusedRow(5, TargetRefused("no fives.", "Change the target."))])
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(MemorySession, "write", write)
+        with pytest.raises(TargetRefused, match=r"no fives\. .*no row with its write timestamp, 5"):
+            flush(world, Job(), quarantine=True)
+    assert list(refused_files(world.log_backend)) == []
 
 
 def test_tasks_of_a_job_stay_below_rows_per_second(world: World) -> None:

@@ -24,7 +24,7 @@ from wal_sink.errors import (
 from wal_sink.flush.connection import Pipeline, TargetConnection, plan_of
 from wal_sink.flush.reporter import Reporter
 from wal_sink.flush.window import WINDOW_EPOCHS, Window, manifests_of_window
-from wal_sink.flush.write import WriteInThread, WriteRows, keep_refused_rows
+from wal_sink.flush.write import WriteInThread, WriteRows
 from wal_sink.model.ledger import LedgerRow, claim_sending
 from wal_sink.model.plan import Plan
 from wal_sink.model.state import State
@@ -39,12 +39,19 @@ from wal_sink.protocol.flush_decisions import (
     row_at,
 )
 from wal_sink.protocol.retention import next_trim_us
-from wal_sink.targets.base import RowsRefused
+from wal_sink.targets.base import RefusedRow, RowsRefused
 from wal_sink.telemetry import line_logger
 from wal_sink.units import now_us
 from wal_sink.wal.location import refuse_vanished
 from wal_sink.wal.manifests import ManifestChain
-from wal_sink.wal.segment import keep_refused, refused_us
+from wal_sink.wal.segment import (
+    TEXTS,
+    keep_refused,
+    keep_row,
+    read_segment,
+    refused_us,
+    with_reasons,
+)
 from wal_sink.wal.store import advance, delete_garbage, newest
 
 logger = line_logger(__name__)
@@ -320,12 +327,52 @@ class Flusher:
         return self._plans[key]
 
     def _quarantine(self, window: Window, refused: RowsRefused) -> None:
-        """Keep refused rows in the log; the next pass writes the window without these rows."""
+        """Keep refused rows in the log; the next pass writes the window without these rows.
+
+        :raises TargetRefused: there is no quarantine, or a row is not in the window.
+        """
         if not self.pipeline.quarantine:
             error = refused.rows[0].error
             raise TargetRefused(error.what, f"{error.remedy} {while_refused(window.first)}")
-        keep_refused_rows(window, refused.rows)
+        for row in refused.rows:
+            self._keep_row(window, row)
         self.close()
+
+    def _keep_row(self, window: Window, row: RefusedRow) -> None:
+        """Keep a row that the server refused, in a durable file below the log's `refused/`. Idempotent."""
+        what, remedy = row.error.what, row.error.remedy
+        place = window.row_at(row.us)
+        if place is None:
+            raise TargetRefused(
+                f"{what} The row cannot be kept in the log, since epochs {window.first} to {window.last} have"
+                f" no row with its write timestamp, {row.us}.",
+                f"{remedy} If the target is your own, let it raise RowsRefused with the timestamps that"
+                " `RowSlice` has.",
+            )
+        manifest, rows = place
+        number = row.us - rows.first_us
+        refused_row = next(read_segment(self._store, rows.segment, number, number + 1))
+        texts = {
+            "kind": "TargetRefused",
+            "target": self._name,
+            "column": "",
+            "reason": what,
+            "remedy": remedy,
+        }
+        keep_row(
+            self._store,
+            manifest.epoch,
+            self._name,
+            row.us - window.shift(manifest),
+            with_reasons(refused_row, tuple(texts[column] for column in TEXTS)),
+        )
+        logger.warning(
+            "the target refuses a row of epoch %d. The row is kept in %s/refused/, and the flush continues"
+            " without it. Cause: %s",
+            manifest.epoch,
+            self._store.url,
+            what,
+        )
 
     def _mark(self, state: State, row: LedgerRow, chain: Chain) -> State | None:
         """Record the ledger row in the state. Return None if the state has changed meanwhile."""

@@ -95,6 +95,17 @@ class Window:
             first_us = after_us
         return ranges
 
+    def row_at(self, us: int) -> tuple[Manifest, SegmentRange] | None:
+        """Return the epoch's manifest and the segment of a row. None if the window does not have the row.
+
+        :param us: the row's write timestamp in this sending.
+        """
+        for manifest in self.manifests:
+            for rows in self.ranges(manifest):
+                if 0 <= us - rows.first_us < rows.segment.rows:
+                    return manifest, rows
+        return None
+
     def slices(self, ranges: Iterable[SegmentRange]) -> Iterator[RowSlice]:
         """Yield rows with their timestamps, as the target's session accepts them.
 

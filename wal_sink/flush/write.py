@@ -18,7 +18,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from wal_sink.errors import TargetRefused, WalSinkError
+from wal_sink.errors import WalSinkError
 from wal_sink.flush.connection import TargetConnection, target_errors
 from wal_sink.flush.rate_limit import RateLimit
 from wal_sink.flush.reporter import Reporter
@@ -32,7 +32,6 @@ from wal_sink.targets.base import (
 )
 from wal_sink.telemetry import line_logger, log_epoch, logging_query
 from wal_sink.wal.location import store_errors
-from wal_sink.wal.segment import keep_row, read_segment, with_reasons
 
 logger = line_logger(__name__)
 
@@ -65,33 +64,6 @@ class WriteInThread:
                         session.write(window.plan, part)
                     reporter.report("writing", manifest.epoch)
         return True
-
-
-def keep_refused_rows(window: Window, refused: tuple[RefusedRow, ...]) -> None:
-    """Keep rows that the server refused, in durable files below the log's `refused/`. Idempotent.
-
-    :raises TargetRefused: a row does not belong to the window.
-    """
-    store, name = window.pipeline.store, window.pipeline.target_name
-    ranges = [(manifest, rows) for manifest in window.manifests for rows in window.ranges(manifest)]
-    for row in refused:
-        error = row.error
-        holds = (
-            place for place in ranges if 0 <= row.us - place[1].first_us < place[1].segment.rows
-        )
-        manifest, rows = next(holds, (None, None))
-        if manifest is None or rows is None:
-            raise TargetRefused(error.what, error.remedy)
-        number = row.us - rows.first_us
-        kept = next(read_segment(store, rows.segment, number, number + 1))
-        texts = ("TargetRefused", name, "", error.what, error.remedy)
-        us, epoch = row.us - window.shift(manifest), manifest.epoch
-        keep_row(store, epoch, name, us, with_reasons(kept, texts))
-        logger.warning(
-            "the target refuses a row of epoch %d. The row is kept in %s/refused/, and the flush continues"
-            " without it. Cause: %s",
-            *(epoch, store.url, error.what),
-        )
 
 
 class SessionPool:
@@ -215,7 +187,7 @@ def most_severe(errors: Sequence[WalSinkError]) -> WalSinkError:
 
 
 def _with_host(error: WalSinkError) -> WalSinkError:
-    """Add the host's name to an error, since perhaps other hosts can reach the target."""
+    """Change the text of an error: add the host's name, since other hosts may reach the target."""
     error.what = f"{error.what} (in a Spark task on {socket.gethostname()})"
     error.args = (error.what, error.remedy)
     return error
