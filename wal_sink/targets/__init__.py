@@ -50,12 +50,19 @@ __all__ = [
     "refuse_changed",
 ]
 
-_WHERE = ("wal_sink.targets.base", "wal_sink.targets.columns", "wal_sink.targets.sql")
-"""The modules that define the exported names. The first module that has a name wins."""
+_MODULES = (
+    "wal_sink.targets.base",
+    "wal_sink.model.ledger",
+    "wal_sink.model.plan",
+    "wal_sink.options",
+    "wal_sink.targets.columns",
+    "wal_sink.targets.sql",
+)
+"""The modules that define the exported names. They are imported in this order until one has the name."""
 
 
 def __getattr__(name: str) -> Any:
-    for module in _WHERE if name in __all__ else ():
+    for module in _MODULES if name in __all__ else ():
         if hasattr(source := import_module(module), name):
             return getattr(source, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
