@@ -164,7 +164,7 @@ def test_command_reports_only_if_no_flusher_is_alive(store: LogStore) -> None:
     assert last.flusher == this_process()
 
 
-@pytest.mark.parametrize("flusher", ["elsewhere:1", this_process()])
+@pytest.mark.parametrize("flusher", ["elsewhere:1", this_process()], ids=["other", "same"])
 def test_ended_flusher_keeps_the_report_of_another(store: LogStore, flusher: str) -> None:
     """The other flusher is in another process, or belongs to another handle of this process."""
     own = Reporter(store, TARGET, Clock())
