@@ -17,7 +17,7 @@ from wal_sink.errors import CorruptLog, InvalidRow, OptionError, SchemaMismatch
 from wal_sink.model.plan import Column, Plan
 from wal_sink.publish.preflight import CheckedColumn
 from wal_sink.targets.cassandra.options import read_columns
-from wal_sink.targets.cassandra.plan import match_columns
+from wal_sink.targets.cassandra.plan import plan_columns
 from wal_sink.targets.cassandra.row_plan import CassandraPlan, CassandraRowPlan
 from wal_sink.targets.cassandra.rows import check
 from wal_sink.targets.cassandra.statements import delete, upsert
@@ -29,7 +29,7 @@ SCHEMA = pa.schema([("theShop", pa.string()), ("day", pa.date32()), ("orderId", 
 
 def plan(**details: Any) -> CassandraPlan:
     """Return the plan for a DataFrame whose columns are renamed."""
-    columns = match_columns(SCHEMA, live(*COLUMNS), NAMES)
+    columns = plan_columns(SCHEMA, live(*COLUMNS), NAMES)
     made = plan_of(keyspace="shop", table="orders", **details)
     return msgspec.structs.replace(made, columns=columns)
 
@@ -61,7 +61,7 @@ def test_renamed_column_is_written_to_its_table_column() -> None:
     assert '("shop", "day", "id")' in upsert(plan())
     assert delete(plan()).endswith('WHERE "shop" = ? AND "day" = ? AND "id" = ?')
     swapped = pa.schema([("id", pa.date32()), ("day", pa.int64())])
-    columns = match_columns(swapped, live(*COLUMNS), {"id": "day", "day": "id"})
+    columns = plan_columns(swapped, live(*COLUMNS), {"id": "day", "day": "id"})
     assert [column.type for column in columns] == ["date", "bigint"]
     checked = CheckedColumn(
         name="a", source="int64", spark="bigint", type="int", role="regular", column="b"
@@ -115,7 +115,7 @@ def test_plan_with_an_unknown_detail_is_corrupt() -> None:
 )
 def test_unfit_mapping_of_columns_is_refused(names: dict[str, str], lines: list[str]) -> None:
     with pytest.raises(SchemaMismatch) as caught:
-        match_columns(SCHEMA, live(*COLUMNS), names)
+        plan_columns(SCHEMA, live(*COLUMNS), names)
     assert [line for line in lines if line not in str(caught.value)] == []
 
 

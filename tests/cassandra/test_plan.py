@@ -11,7 +11,7 @@ import pytest
 from tests.support.cql_driver import plan_of
 from wal_sink.errors import SchemaMismatch
 from wal_sink.targets.cassandra.ledger import LEDGER_COLUMNS, create_ledger, refuse_other_ledger
-from wal_sink.targets.cassandra.plan import match_columns, refuse_no_update, used_types
+from wal_sink.targets.cassandra.plan import plan_columns, refuse_no_update, used_types
 from wal_sink.targets.cassandra.row_plan import CassandraPlan, TableName
 from wal_sink.targets.cassandra.table import ColumnMetadata, TableMetadata
 from wal_sink.targets.cassandra.table_changes import refuse_changed
@@ -51,14 +51,14 @@ def live(
 
 def refusal(schema: pa.Schema, table: TableMetadata) -> str:
     with pytest.raises(SchemaMismatch) as refused:
-        match_columns(schema, table)
+        plan_columns(schema, table)
     return str(refused.value)
 
 
 def test_names_that_differ_only_in_case_are_two_columns() -> None:
     schema = pa.schema([("id", pa.int32()), ("Id", pa.string())])
     table = live(ColumnMetadata("id", "int", "partition"), ColumnMetadata("Id", "text", "regular"))
-    assert [column.type for column in match_columns(schema, table)] == ["int", "text"]
+    assert [column.type for column in plan_columns(schema, table)] == ["int", "text"]
 
 
 def test_error_proposes_rename_for_column_of_another_case() -> None:
@@ -129,7 +129,7 @@ def test_counter_table_or_volatile_keyspace_is_refused() -> None:
 
 def planned(schema: pa.Schema = FITTING, **details: Any) -> CassandraPlan:
     made = plan_of(keyspace="shop", table="orders", **details)
-    return msgspec.structs.replace(made, columns=match_columns(schema, live(*COLUMNS)))
+    return msgspec.structs.replace(made, columns=plan_columns(schema, live(*COLUMNS)))
 
 
 @pytest.mark.parametrize(
@@ -228,7 +228,7 @@ def test_changed_field_of_a_type_is_refused() -> None:
     planned_with = with_types(place=PLACE, code=CODE, other=CODE)
     place = pa.struct([("Zip", pa.struct([("n", pa.int32())]))])
     schema = pa.schema([("id", pa.int32()), ("c", pa.map_(pa.int32(), place))])
-    columns = match_columns(schema, planned_with)
+    columns = plan_columns(schema, planned_with)
     types = used_types(columns, planned_with)
     assert set(types) == {"place", "code"}
     made = plan_of(keyspace="shop", table="orders", types=types)
@@ -248,15 +248,15 @@ KEY = [("id", pa.int64()), ("day", pa.date32())]
 def test_static_columns_alone_need_no_clustering_columns() -> None:
     """An INSERT would need the clustering columns."""
     static = pa.schema([("shop", pa.string()), KEY[0]])
-    columns = match_columns(static, live(*COLUMNS), update=True)
+    columns = plan_columns(static, live(*COLUMNS), update=True)
     source = plan_of(keyspace="shop", table="orders", update=True)
     source = msgspec.structs.replace(source, columns=columns)
     assert source.writes_partitions
     refuse_changed(source, live(*COLUMNS))
     with pytest.raises(SchemaMismatch, match="day: it is in the table's primary key"):
-        match_columns(static, live(*COLUMNS))
+        plan_columns(static, live(*COLUMNS))
     with pytest.raises(SchemaMismatch, match="day: it is in the table's primary key"):
-        match_columns(static.append(pa.field("amount", pa.int32())), live(*COLUMNS), update=True)
+        plan_columns(static.append(pa.field("amount", pa.int32())), live(*COLUMNS), update=True)
 
 
 @pytest.mark.parametrize(
@@ -272,7 +272,7 @@ def test_static_columns_alone_need_no_clustering_columns() -> None:
 def test_dataframe_that_update_mode_cannot_write_is_refused(
     fields: list[tuple[str, pa.DataType]], operation: str, words: str
 ) -> None:
-    columns = match_columns(pa.schema(fields), live(*COLUMNS), update=True)
+    columns = plan_columns(pa.schema(fields), live(*COLUMNS), update=True)
     if not words:
         refuse_no_update(live(*COLUMNS), columns, operation)
         return

@@ -20,7 +20,7 @@ from tests.support.cql_driver import Field, encode_from, plan_of, prepared
 from wal_sink.targets.cassandra.arrow_buffers import binaries
 from wal_sink.targets.cassandra.batches import PlanRequests
 from wal_sink.targets.cassandra.driver.frames import EncodedBatch
-from wal_sink.targets.cassandra.plan import match_columns
+from wal_sink.targets.cassandra.plan import plan_columns
 from wal_sink.targets.cassandra.row_plan import EXPIRES_US, MAX_TTL_S, TIMESTAMP_US, TTL_S
 from wal_sink.targets.cassandra.rows import check
 from wal_sink.targets.cassandra.sender import log_timestamp_us
@@ -156,7 +156,7 @@ def test_insert_with_ttl_has_timestamp_and_ttl_last(nulls: str) -> None:
 def test_update_has_the_timestamp_first_and_the_key_last(ttl_s: int | None) -> None:
     """The order of the columns in the DataFrame does not matter."""
     schema = pa.schema([("day", pa.date32()), ("shop", pa.string()), ("id", pa.int64())])
-    columns = match_columns(schema, live(*COLUMNS), update=True)
+    columns = plan_columns(schema, live(*COLUMNS), update=True)
     plan = plan_of(keyspace="shop", table="orders", update=True)
     plan = msgspec.structs.replace(plan, columns=columns)
     days = pa.array([1, 2], pa.int32()).cast(pa.date32())

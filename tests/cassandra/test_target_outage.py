@@ -247,7 +247,7 @@ def test_stalled_driver_thread_is_an_outage_for_the_ledger(
     node: EmbeddedCassandra, standstill: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The effect of an update is unknown, and a read raises an outage."""
-    monkeypatch.setattr("wal_sink.targets.cassandra.driver.errors._TIMER_MAY_LAG_S", 0.0)
+    monkeypatch.setattr("wal_sink.targets.cassandra.driver.requests._TIMER_MAY_LAG_S", 0.0)
     chosen, query_id = options(node), f"q-{uuid.uuid4()}"
     with connect(chosen) as connection:
         ledger = Ledger(connection.session, chosen.ledger, query_id, timeout_s=2)

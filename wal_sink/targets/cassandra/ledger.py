@@ -17,13 +17,9 @@ from cassandra import InvalidRequest
 from wal_sink.errors import SchemaMismatch, TargetUnavailable
 from wal_sink.model.ledger import LedgerRow, Outcome
 from wal_sink.targets.cassandra.driver.connection import LEDGER_READ, ROWS
-from wal_sink.targets.cassandra.driver.errors import (
-    classify,
-    effect_unknown,
-    execute,
-    retrying,
-)
+from wal_sink.targets.cassandra.driver.errors import classify, effect_unknown
 from wal_sink.targets.cassandra.driver.internals import ConfigurationException, SyntaxException
+from wal_sink.targets.cassandra.driver.requests import execute, retrying
 from wal_sink.targets.cassandra.row_plan import TableName
 from wal_sink.targets.cassandra.table import (
     TableMetadata,

@@ -44,10 +44,10 @@ from wal_sink.targets.columns import (
     SAME,
     TableColumn,
     TableRules,
+    match_columns,
     refuse_column_in_table,
     refuse_named_column,
 )
-from wal_sink.targets.columns import match_columns as compare
 from wal_sink.targets.ddl import CREATE_TABLE, KEY_COLUMNS, quote, refuse_other_key
 from wal_sink.targets.operations import without_operation
 from wal_sink.unknown_names import did_you_mean
@@ -96,43 +96,64 @@ def _table_to_create(
 def _plan_for_table(
     options: CassandraOptions, schema: pa.Schema, key: str, metadata: TableMetadata
 ) -> Plan:
+    """Return the plan for a table, as the log stores it.
+
+    :param metadata: the table, which exists or which createTable will create.
+    :raises SchemaMismatch: the DataFrame or an option does not fit the table.
+    """
     table_names = {column.name for column in metadata.columns}
     written = written_columns(schema, options, table_names, str(metadata.name))
-    has_deletes, update = bool(options.operation_column), options.write_mode == "update"
-    columns = match_columns(written, metadata, options.column_names, update=update)
+    update = options.write_mode == "update"
+    columns = plan_columns(written, metadata, options.column_names, update=update)
     key_names = [column.name for column in columns if column.role in KEY]
     refuse_other_key(metadata.name, options.layout, key_names)
     if update:
         refuse_no_update(metadata, columns, options.operation_column)
-    details = CassandraRowPlan(
+    plan = CassandraPlan(
+        key=key,
+        target="cassandra",
+        table=str(metadata.name),
+        columns=_with_controls(schema, columns, options),
+        operations=dict(options.words) if options.operation_column else {},
+        unavailable=options.unavailable_value,
+        details=_details(options, metadata, columns),
+    )
+    refuse_repeated_lists(plan, metadata)
+    return msgspec.structs.replace(plan, sent_once=has_lists(plan)).plain
+
+
+def _details(
+    options: CassandraOptions, metadata: TableMetadata, columns: tuple[Column, ...]
+) -> CassandraRowPlan:
+    return CassandraRowPlan(
         keyspace=options.keyspace,
         table=metadata.name.table,
         nulls=options.nulls,
-        update=update,
-        clustering=clustering_order(metadata, columns) if has_deletes else (),
+        update=options.write_mode == "update",
+        clustering=_clustering_order(metadata, columns) if options.operation_column else (),
         ttl_s=options.ttl,
         ttl_column=options.ttl_column,
         expires_at_column=options.expires_at_column,
         timestamp_column=options.timestamp_column,
         types=used_types(columns, metadata),
     )
-    by_name = {column.name: column for column in columns}
-    controls = {*options.controls.values()}
-    plan = CassandraPlan(
-        key=key,
-        target="cassandra",
-        table=str(metadata.name),
-        columns=tuple(
-            by_name.get(field.name) or _control(field, options.operation_column)
-            for field in schema
-            if field.name in by_name or field.name in controls
-        ),
-        operations=dict(options.words) if has_deletes else {},
-        unavailable=options.unavailable_value,
-        details=details,
+
+
+def _with_controls(
+    schema: pa.Schema, columns: Iterable[Column], options: CassandraOptions
+) -> tuple[Column, ...]:
+    """Add the control columns to the columns of the plan. The order is that of the DataFrame."""
+    by_name, controls = {column.name: column for column in columns}, {*options.controls.values()}
+    return tuple(
+        by_name.get(field.name) or _control(field, options.operation_column)
+        for field in schema
+        if field.name in by_name or field.name in controls
     )
-    refuse_repeated_lists(plan, metadata)
-    return msgspec.structs.replace(plan, sent_once=has_lists(plan)).plain
+
+
+def _control(field: pa.Field, operation: str) -> Column:
+    role: Role = "operation" if field.name == operation else "control"
+    return Column(name=field.name, source=str(canonical(field.type)), type=role, role=role)
 
 
 def written_columns(
@@ -166,18 +187,13 @@ def written_columns(
     return pa.schema([field for field in schema if field.name not in controls - known])
 
 
-def clustering_order(metadata: TableMetadata, columns: Iterable[Column]) -> tuple[str, ...]:
+def _clustering_order(metadata: TableMetadata, columns: Iterable[Column]) -> tuple[str, ...]:
     """Return the DataFrame's names of the clustering columns, in the table's order."""
     in_dataframe = {column.in_table: column.name for column in columns}
     return tuple(in_dataframe[key.name] for key in metadata.key if key.role == "clustering")
 
 
-def _control(field: pa.Field, operation: str) -> Column:
-    role: Role = "operation" if field.name == operation else "control"
-    return Column(name=field.name, source=str(canonical(field.type)), type=role, role=role)
-
-
-def match_columns(
+def plan_columns(
     schema: pa.Schema,
     metadata: TableMetadata,
     names: Mapping[str, str] = SAME,
@@ -191,12 +207,12 @@ def match_columns(
     :raises SchemaMismatch: the error has a line for each column that does not fit.
     """
     _refuse_table(schema, metadata)
-    rules = CassandraRules(schema, metadata, names, update=update)
-    others = about_other_names(schema, names)
-    return compare(schema, rules.columns, str(metadata.name), rules, others, names)
+    rules = _Rules(schema, metadata, names, update=update)
+    others = _about_other_names(schema, names)
+    return match_columns(schema, rules.columns, str(metadata.name), rules, others, names)
 
 
-class CassandraRules(TableRules):
+class _Rules(TableRules):
     """The rules for columns of a table of Cassandra, and the remedies for columns that break them."""
 
     def __init__(
@@ -211,13 +227,12 @@ class CassandraRules(TableRules):
     def columns(self) -> list[TableColumn]:
         """The columns of the table."""
         # An UPDATE that sets only static columns needs no clustering columns.
-        may_lack = ("clustering",) if self._update and self._static_alone else ()
+        optional = ("clustering",) if self._update and self._static_alone else ()
         return [
             TableColumn(
                 column.name,
                 column.type,
-                required=column in self._metadata.key,
-                default=column.role in may_lack,
+                required=column in self._metadata.key and column.role not in optional,
                 role=column.role,
             )
             for column in self._metadata.columns
@@ -281,7 +296,7 @@ def _refuse_table(schema: pa.Schema, metadata: TableMetadata) -> None:
         )
 
 
-def about_other_names(schema: pa.Schema, names: Mapping[str, str]) -> Iterator[str]:
+def _about_other_names(schema: pa.Schema, names: Mapping[str, str]) -> Iterator[str]:
     """Yield the problems of the option `cassandra.columns` with this DataFrame.
 
     :param names: the table's names of renamed columns, by the DataFrame's names.

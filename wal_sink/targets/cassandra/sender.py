@@ -14,19 +14,17 @@ from wal_sink.targets.base import RefusedRow
 from wal_sink.targets.cassandra.check import key_text
 from wal_sink.targets.cassandra.driver.concurrency import Concurrency
 from wal_sink.targets.cassandra.driver.connection import ROWS, Connection
-from wal_sink.targets.cassandra.driver.errors import (
-    PATIENCE_S,
-    classify,
-    execute,
-    is_refused,
-    is_worth_repeating,
-    retrying,
-    was_not_sent,
-)
+from wal_sink.targets.cassandra.driver.errors import classify, is_refused, was_not_sent
 from wal_sink.targets.cassandra.driver.frames import EncodedBatch
 from wal_sink.targets.cassandra.driver.internals import (
     NoConnectionsAvailable,
     PreparedQueryNotFound,
+)
+from wal_sink.targets.cassandra.driver.requests import (
+    PATIENCE_S,
+    execute,
+    is_worth_repeating,
+    retrying,
 )
 from wal_sink.targets.cassandra.driver.requests_in_flight import (
     FailedRequest,
@@ -127,12 +125,16 @@ class Sender:
         self._failures += sent.failed
 
     def _recover(self) -> None:
-        """Repeat failed requests. Raise an error if none is acknowledged for `_patience_s`."""
+        """Repeat failed requests. Raise an error if none is acknowledged for `_patience_s`.
+
+        Each acknowledgement starts the time again, because a cluster that acknowledges some requests is only
+        slow. An error would make the flusher write the whole window again, and slow the cluster down further.
+        """
         self._await_all()
         sent_once = any(failed.request.statements.sent_once for failed in self._failures)
         patience_s = 0.0 if sent_once else self._patience_s
         try:
-            while self._failures:  # each acknowledgement starts the time again
+            while self._failures:
                 self._has_progress = False
                 for attempt in retrying(patience_s):
                     with attempt:

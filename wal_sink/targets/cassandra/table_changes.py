@@ -15,7 +15,7 @@ from typing import Any
 from uuid import UUID
 
 from wal_sink.errors import TargetUnavailable
-from wal_sink.targets.cassandra.driver.errors import retrying
+from wal_sink.targets.cassandra.driver.requests import retrying
 from wal_sink.targets.cassandra.plan import refuse_repeated_lists
 from wal_sink.targets.cassandra.row_plan import CassandraPlan, TableName
 from wal_sink.targets.cassandra.table import (

@@ -5,7 +5,8 @@
 `concurrency`         limits the requests in flight
 `connection`          connects: execution profiles, login and TLS
 `frames`              makes the frames of requests from encoded rows
-`errors`              classifies exceptions, and sends requests with a deadline
+`requests`            sends single requests with a deadline, and repeats requests
+`errors`              classifies exceptions
 `internals`           wraps undocumented parts of the driver
 ====================  ==================================================================
 """

@@ -1,4 +1,4 @@
-"""Classifies exceptions of the driver, repeats requests, and sends requests with a deadline.
+"""Classifies exceptions of the driver.
 
 `classify` is for requests that may be repeated, such as rows. `effect_unknown` is for conditional updates of
 the ledger, which must not be repeated.
@@ -7,10 +7,7 @@ the ledger, which must not be repeated.
 from __future__ import annotations
 
 import re
-import threading
-from typing import Any
 
-import tenacity
 from cassandra import (
     AuthenticationFailed,
     CDCWriteFailure,
@@ -44,6 +41,7 @@ from wal_sink.targets.cassandra.driver.internals import (
 )
 
 _CLASSES: dict[ErrorClass, tuple[type[Exception], ...]] = {
+    # Fatal errors come first, because `ProtocolVersionUnsupported` is also a `ConnectionException`.
     "fatal": (
         AuthenticationFailed,
         InvalidRequest,
@@ -76,7 +74,7 @@ def classify(error: Exception) -> ErrorClass:
     """
     if isinstance(error, WalSinkError):
         return "retry" if error.transient else "fatal"
-    if _is_of_a_node(error):
+    if _is_of_a_node(error):  # before `_CLASSES`, in which every `InvalidRequest` is fatal
         return "retry"
     for error_class, types in _CLASSES.items():
         if _every_cause_is(error, types):
@@ -104,7 +102,7 @@ def is_refused(error: Exception) -> bool:
     `WriteFailure` and `ServerError` do not count as refusals, although a value that an index cannot take
     causes them. A full disk, a full CDC space and an overload cause the same errors.
     """
-    return _is_invalid(error) and not _is_of_a_node(error)
+    return is_invalid(error) and not _is_of_a_node(error)
 
 
 _OF_A_NODE = re.compile(
@@ -114,7 +112,8 @@ _OF_A_NODE = re.compile(
     re.IGNORECASE,
 )
 """Messages of Cassandra 3.11 to 5.0 if a coordinator lacks the keyspace, the table or a column
-(`Schema.validateTable`, `TableMetadata.getExistingColumn`, CREATE), or if its disk is full (a guardrail)."""
+(`Schema.validateTable`, `TableMetadata.getExistingColumn`, CREATE), or if its disk is full. The
+message about the disk begins with the name of a guardrail."""
 
 
 def _is_of_a_node(error: Exception) -> bool:
@@ -122,10 +121,11 @@ def _is_of_a_node(error: Exception) -> bool:
 
     The node may have just joined, lag behind a change of the schema, or lack disk space.
     """
-    return _is_invalid(error) and _OF_A_NODE.search(str(error)) is not None
+    return is_invalid(error) and _OF_A_NODE.search(str(error)) is not None
 
 
-def _is_invalid(error: Exception) -> bool:
+def is_invalid(error: Exception) -> bool:
+    """Return True if a server refuses the request as invalid."""
     return _every_cause_is(error, InvalidRequest)
 
 
@@ -162,64 +162,3 @@ def _every_cause_is(error: Exception, types: type[Exception] | tuple[type[Except
 def of_each_host(error: NoHostAvailable) -> list[Exception]:
     """Return the error of each host; an empty list if the driver reports only addresses."""
     return list(error.errors.values()) if isinstance(error.errors, dict) else []
-
-
-_TIMER_MAY_LAG_S = 10.0
-"""Seconds by which a busy process may end a request later than the request's timeout."""
-
-
-def execute(
-    session: Any,
-    statement: Any,
-    values: Any,
-    *,
-    profile: str,
-    timeout_s: float,
-) -> Any:
-    """Send a request, and return its result as `session.execute` does.
-
-    One thread of the driver handles answers and timeouts. If that thread stalls or dies, no request ends
-    (3.30.1), and `session.execute` would wait forever.
-
-    :param timeout_s: seconds after which the driver ends a request without an answer.
-    :raises OperationTimedOut: the request has no answer. It may have an effect, now or later.
-    """
-    future = session.execute_async(statement, values, execution_profile=profile)
-    ended = threading.Event()
-    future.add_callbacks(lambda _rows: ended.set(), lambda _error: ended.set())
-    deadline_s = timeout_s + _TIMER_MAY_LAG_S
-    if not ended.wait(deadline_s):
-        raise OperationTimedOut(f"the driver did not end a request within {deadline_s:.0f} s")
-    return future.result()
-
-
-PATIENCE_S = 10.0
-"""Seconds without any acknowledgement after which the error of a request is raised.
-
-The time can be short, because the flusher reports the error and tries again forever. Each acknowledgement
-starts the time again, because a cluster that acknowledges some requests is only slow. An error would
-slow the cluster down further, because the flusher would write the whole window again."""
-
-
-def retrying(patience_s: float = PATIENCE_S) -> tenacity.Retrying:
-    """Return an object that repeats a call, with growing and random pauses.
-
-    The object raises the call's error after `patience_s`, or at once if the error is not worth repeating.
-    """
-    return tenacity.Retrying(
-        retry=tenacity.retry_if_exception(is_worth_repeating),
-        wait=tenacity.wait_random_exponential(multiplier=0.2, max=3.0),
-        stop=tenacity.stop_after_delay(patience_s),
-        reraise=True,
-    )
-
-
-def is_worth_repeating(error: BaseException) -> bool:
-    """Return True if the same request may succeed within seconds.
-
-    An invalid request is not repeated, even if only one node refuses it, because the session first checks
-    whether the table has changed.
-    """
-    if isinstance(error, WalSinkError) or not isinstance(error, Exception):
-        return False  # the sink raises its own errors only after it has repeated the request
-    return not _is_invalid(error) and classify(error) != "fatal"
