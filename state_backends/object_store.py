@@ -289,7 +289,7 @@ class ObjectStoreBackend(StateBackend):
         return cast("BinaryIO", Download(file, self._explained))
 
     def list(self, prefix: str = "") -> builtins.list[str]:
-        """See `StateBackend.list`. Objects whose names are no paths are ignored, such as hidden ones."""
+        """See `StateBackend.list`. Objects whose names are not paths are ignored, such as hidden objects."""
         return builtins.list(self.sizes(prefix))
 
     def sizes(self, prefix: str = "") -> dict[str, int]:
@@ -390,7 +390,7 @@ class ObjectStoreBackend(StateBackend):
     ) -> None:
         """Run a conditional write with retries; after an error, check whether the object is ours.
 
-        :raises FileExistsError: if another creator's object is there.
+        :raises FileExistsError: if the path has the object of another creator.
         """
         try:
             self._repeated(write)

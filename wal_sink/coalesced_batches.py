@@ -12,8 +12,10 @@ from collections.abc import Iterable, Iterator
 import pyarrow as pa
 
 BATCH_ROWS = 65_536
+"""Most rows of a batch of the log, unless a batch of Spark is larger."""
+
 BATCH_BYTES = 8 * 1024 * 1024
-"""Most rows and bytes of a batch of the log, unless a batch of Spark is larger. Task and flush hold a batch
+"""Most bytes of a batch of the log, unless a batch of Spark is larger. Task and flush hold a batch
 in memory."""
 
 

@@ -58,7 +58,8 @@ class Configuration(NamedTuple):
     destinations: tuple[Destination, ...]
     location: Location
     path: str = ""
-    """The argument of `start(path)`, or the table of `toTable`. No row goes there, and a warning says so."""
+    """The argument of `start(path)`, or the table of `toTable`. No row is written to this path, and a warning
+    says so."""
 
     @property
     def several(self) -> bool:
@@ -276,7 +277,7 @@ def _kind(name: str, raw: Mapping[str, str]) -> str:
 
 
 def _declared(kind: str) -> Collection[str]:
-    """Return the option names of one of several targets: `target`, and those of its kind, if installed."""
+    """Return the options of one of several targets: `target`, and the options of its kind, if installed."""
     return ("target", *(names(target_type(kind).options_type) if is_installed(kind) else ()))
 
 

@@ -100,7 +100,7 @@ class SchemaMismatch(WalSinkError):
     """The DataFrame does not fit the table, or the table cannot be written exactly once.
 
     At the start of a query nothing was computed. In a running query, the table was altered while epochs were
-    pending. The log keeps them.
+    pending. The log keeps these epochs.
 
     What to do: At the start, do what the error says for each column. In a running query, change the table
     back. The flush then continues by itself. Change table and DataFrame together after `wal-sink status

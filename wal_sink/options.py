@@ -1,4 +1,4 @@
-"""Declares the options of the sink itself, and parses options. Targets declare theirs in the same way.
+"""Declares the options of the sink itself, and parses options. Targets declare their options in the same way.
 
 An option is a field of a frozen struct, with a name, a type, a default and a description. Errors quote the
 description, and `reference` makes the documentation from it. Spark passes strings, which msgspec converts and
@@ -283,7 +283,7 @@ S = TypeVar("S", bound=Options)
 
 @functools.cache
 def fields(struct: type[Options]) -> tuple[Declared, ...]:
-    """Return the options that a struct declares, the required ones first.
+    """Return the options that a struct declares, required options first.
 
     The result is cached, since inspecting a struct takes milliseconds, and a worker calls this function every
     epoch.
@@ -460,7 +460,7 @@ def options_of(name: str, raw: Mapping[str, str]) -> dict[str, str]:
 
 
 def qualified(name: str, option: str) -> str:
-    """Put the name of a target before an option or a heading; a single target has no name."""
+    """Return an option or a heading with the name of its target in front; unchanged if the name is empty."""
     return f"{name}.{option}" if name else option
 
 

@@ -137,8 +137,9 @@ OPTIONS: dict[str, str] = {
     "tableColumn": _SEVERAL_TABLES,
     "tables": _SEVERAL_TABLES,
 }
-"""What to use instead, by option. A row also refuses longer names that begin with the row:
-`cassandra.addColumns.price`. In a row, `<name>` stands for the name of one of several targets."""
+"""The remedies for options that no longer exist, by option. A name also matches each longer name that begins
+with it and a dot, such as `cassandra.addColumns.price`. In a name, `<name>` is the name of one of several
+targets."""
 
 _EXPORT = (
     "Export the rows by `wal-sink quarantine CHECKPOINT --export FILE`, repair them, and write them by a"
@@ -168,7 +169,7 @@ COMMANDS: dict[str, str] = {
     "skip": "Use `wal-sink give-up CHECKPOINT --epoch EPOCH`: the files of the epoch stay in the log.",
     "verify": "Use `wal-sink status CHECKPOINT --deep`.",
 }
-"""What to use instead, by command, or by command and flag."""
+"""The remedies for commands and flags that no longer exist, by command, or by command and flag."""
 
 
 def refuse_removed(options: Collection[str]) -> None:

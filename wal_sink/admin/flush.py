@@ -53,7 +53,8 @@ Progress = Callable[[int, int], object]
 class FlushDone(msgspec.Struct, frozen=True, kw_only=True):
     """The outcome of a flush to one target. The counts include what other processes have flushed meanwhile.
 
-    In a dry run, the counts say what would be flushed. `wal-sink flush --json` prints this class.
+    In a dry run, the counts are of the epochs that would be flushed. `wal-sink flush --json` prints this
+    class.
     """
 
     query_id: str
@@ -387,5 +388,5 @@ class Follower:
 
 
 def at_checkpoint(checkpoint: str, wal: str | None, options: Mapping[str, str]) -> Candidate:
-    """Return the query at a checkpoint, which may start later. The arguments are those of `find_query`."""
+    """Return the query at a checkpoint, which may start later. It has the arguments of `find_query`."""
     return Candidate(checkpoint, partial(find_query, checkpoint, wal, options))

@@ -43,7 +43,7 @@ class AttemptDetails(msgspec.Struct, frozen=True, kw_only=True):
     segments: tuple[SegmentRef, ...]
     """The segments in the manifest, without the rows of small segments."""
     sample: tuple[dict[str, Any], ...]
-    """Some rows; the values are those of `json_value`."""
+    """Some rows, with values as `json_value` returns them."""
 
 
 class Attempt(msgspec.Struct, frozen=True, kw_only=True):
@@ -143,7 +143,7 @@ class _LogReader:
         # If the first manifest is damaged, the chain ends, too, and no error is raised.
         self._chain = self._reader.chain(self.state, first - 1, skipped=(first,))
         self.manifests: dict[int, list[str]] = {}
-        """The paths of all manifests by epoch, with those of other attempts."""
+        """The paths of all manifests by epoch, including manifests of other attempts."""
         chained = {manifest.manifest for manifest in self._chain.values() if manifest.manifest}
         for path in sorted({*self.store.list(paths.MANIFEST.folder), *chained}):
             if (parsed := paths.MANIFEST.parse(path)) is not None:

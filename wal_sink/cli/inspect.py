@@ -345,7 +345,7 @@ class OptionGroups(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def option_groups(target: str = "") -> tuple[OptionGroup, ...]:
-    """Return the options of the sink, and those of its targets.
+    """Return the options of the sink, and the options of its targets.
 
     :param target: the only target to list; empty for all installed targets.
     :raises OptionError: no target has this name.

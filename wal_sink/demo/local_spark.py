@@ -32,7 +32,7 @@ _LOCAL = {
     "spark.driver.bindAddress": HOST,
     "spark.driver.host": HOST,
 }
-"""Settings of every session and server."""
+"""Settings of Spark in every session and Connect server that this module starts."""
 
 
 def local_session(**settings: object) -> SparkSession:

@@ -70,7 +70,7 @@ def pauses(*points: Pause) -> str:
 
 
 def pause_at(point: Point, table: str, epoch: int) -> None:
-    """Write the marker and wait for a SIGKILL, if `PAUSES` has this point."""
+    """If `PAUSES` has a pause for the point, write the pause's marker file, and wait for a SIGKILL."""
     for pause in msgspec.json.decode(os.environ.get(PAUSES, "[]"), type=list[Pause]):
         named = table == pause.table or table.endswith((f".{pause.table}", f"/{pause.table}"))
         if named and (pause.point, pause.epoch) == (point, epoch):

@@ -29,7 +29,7 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     select: tuple[str, ...]
     """The columns of the table, as SQL expressions over the source."""
     columns: tuple[str, ...]
-    """The columns that are compared with the source: all columns except those with `uuid()`."""
+    """The columns that are compared with the source: all columns except columns with `uuid()`."""
 
     @property
     def checkpoint(self) -> str:

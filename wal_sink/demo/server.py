@@ -159,8 +159,8 @@ class Child(AnyServer):
     """A server on 127.0.0.1 in a child process, with its data in a folder.
 
     :param name: a part of the names of folder and log.
-    :param folder: the folder with data and log, which is kept, so that a later server can use the data. None
-        makes a temporary folder, which `close` deletes.
+    :param folder: the folder of data and log. The folder is kept, so that a later server can use the data.
+        None for a temporary folder, which `close` deletes.
     """
 
     host = HOST

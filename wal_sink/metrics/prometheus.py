@@ -300,7 +300,7 @@ class QueryMetrics(FlushMetrics):
             self.running += 1
 
     def ended(self) -> None:
-        """See `FlushMetrics`. `stopped` keeps its value, because a next flush would meet the error again."""
+        """See `FlushMetrics`. `stopped` keeps its value, since the next flush would have the same error."""
         with self._lock:
             self.running -= 1
 

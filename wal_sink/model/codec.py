@@ -54,9 +54,9 @@ class _Versioned(msgspec.Struct):
 def prepare_decoders() -> None:
     """Prepare msgspec's decoders of all records. Each module that declares records ends with this call.
 
-    msgspec prepares a decoder when a type is decoded for the first time. If two threads do so at the same
-    time, such as the flushers of two queries, the process ends by SIGSEGV (msgspec 0.22). One thread imports
-    a module, so the import is a safe time.
+    msgspec prepares a decoder when a type is decoded for the first time. If two threads, such as the
+    flushers of two queries, prepare a decoder at the same time, the process ends by SIGSEGV (msgspec 0.22).
+    Only one thread imports a module, so the import is a safe time.
     """
     for kind in (_Versioned, *Record.__subclasses__()):
         msgspec.json.Decoder(kind)

@@ -160,7 +160,7 @@ class State(Record, frozen=True, kw_only=True):
     given_up: tuple[GivenUp, ...] = ()
 
     def target(self, name: str) -> TargetState | None:
-        """Return a target by its name; None if the log has none of this name."""
+        """Return a target by its name; None if the log has no such target."""
         return next((target for target in self.targets if target.name == name), None)
 
     @property

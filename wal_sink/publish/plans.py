@@ -44,7 +44,7 @@ from wal_sink.wal.store import LogStore, create_object, newest, read_record
 logger = logging.getLogger(__name__)
 
 RESERVED = "wal_sink:"
-"""Prefix of the names of columns that the sink adds to those of a DataFrame."""
+"""Prefix of the names of columns that the sink adds to the columns of a DataFrame."""
 
 
 def compare_again(store: LogStore) -> None:

@@ -70,7 +70,7 @@ class ConnectQueries:
         self._options: dict[str, Mapping[str, str]] = {}
         """The options of each query that this client started, by query id; names in lower case."""
         self._followed: dict[str, tuple[Candidate, QueryFlush]] = {}
-        """The followed queries by checkpoint. Their threads are those of the `Follower`."""
+        """The followed queries by checkpoint. The threads of the `Follower` flush them."""
         self._unwatch = connect_client.watch_starts(spark, _check, self._keep_options)
         self._ending = threading.Event()
         watch = exposition.watch if exposition else None

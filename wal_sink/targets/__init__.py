@@ -58,7 +58,7 @@ _MODULES = (
     "wal_sink.targets.columns",
     "wal_sink.targets.sql",
 )
-"""The modules that define the exported names. They are imported in this order until one has the name."""
+"""The modules that define the exported names. A name is read from the first of these modules that has it."""
 
 
 def __getattr__(name: str) -> Any:

@@ -283,7 +283,7 @@ def cast_values(values: pa.Array, to: pa.DataType) -> pa.Array:
     """Cast values, and refuse a value that the cast would change.
 
     Arrow refuses to cast int64 to a decimal type that does not hold every int64. So integers are first cast
-    to a wide decimal. The cast from there refuses only values that do not fit.
+    to a wide decimal. The cast from the wide decimal refuses only values that do not fit.
 
     :raises ArrowInvalid: a value does not fit.
     """

@@ -216,7 +216,7 @@ _QUOTED = r'"(?:[^"]|"")*"|`(?:[^`]|``)*`'
 def unquoted(names: str) -> str:
     """Remove the quotes of a table's name, such as `"shop"."orders"`. Any other text is returned unchanged.
 
-    The quotes may be those of standard SQL or of MySQL.
+    The quotes are double quotes, as in standard SQL, or backticks, as in MySQL.
     """
     if not re.fullmatch(rf"(?:{_QUOTED})(?:\.(?:{_QUOTED}))*", names):
         return names

@@ -155,7 +155,7 @@ class Stage(ABC):
 
 
 class StagedFileSession(StagedSession, Generic[T]):
-    """The session of a flusher, which commits, or of a task, which only stages files.
+    """The session of a flusher or a task. Only a flusher commits; a task stages files.
 
     :param classify: returns the class of an error.
     :param is_conflict: returns True if an error says that a commit conflicts with another commit. If the

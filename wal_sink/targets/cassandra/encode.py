@@ -50,11 +50,11 @@ class Fixed(NamedTuple):
 
 
 class Varying(NamedTuple):
-    """Pieces whose widths may differ from row to row."""
+    """Encoded parts of the rows, one for each row, whose widths may differ."""
 
     data: pa.Buffer
     offsets: Array
-    """The begin of each piece in `data`, then the end of the last piece."""
+    """The position in `data` at which each row's part begins, then the end of the last part."""
 
 
 Pieces = Fixed | Varying

@@ -82,7 +82,7 @@ class CassandraPlan(Plan, frozen=True, kw_only=True):
     def of(cls, plan: Plan) -> CassandraPlan:
         """Return a plan of the log with typed details.
 
-        :raises CorruptLog: the plan's details are not those of a Cassandra plan.
+        :raises CorruptLog: the plan does not have the details of a Cassandra plan.
         """
         if isinstance(plan, cls):
             return plan

@@ -46,7 +46,7 @@ _SECOND_US = 1_000_000
 def check(batch: pa.RecordBatch, plan: CassandraPlan) -> pa.RecordBatch:
     """Cast a batch of the DataFrame to the types of the log.
 
-    :raises SchemaMismatch: the columns of the batch are not those of the plan.
+    :raises SchemaMismatch: the batch does not have the columns of the plan.
     :raises InvalidRow: a row is invalid. The error names the column and the first such row.
     """
     refuse_other_schema(batch.schema, plan)

@@ -115,7 +115,7 @@ flusher changes the row."""
 
 
 class DeltaSession(StagedFileSession[Table]):
-    """The session of a flusher, which commits, or of a task, which only stages files."""
+    """The session of a flusher or a task. Only a flusher commits; a task stages files."""
 
     missing_files_remedy = "Check that no VACUUM of the table has a retention of minutes."
 

@@ -20,7 +20,7 @@ _IDS = random.SystemRandom()
 
 
 class IcebergSession(StagedFileSession[IcebergTable]):
-    """The session of a flusher, which commits, or of a task, which only stages files."""
+    """The session of a flusher or a task. Only a flusher commits; a task stages files."""
 
     missing_files_remedy = "Check that remove_orphan_files keeps files of the last days."
 

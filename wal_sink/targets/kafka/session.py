@@ -61,7 +61,7 @@ _ABORTED = {
 
 
 class KafkaSession(TransactionalSession):
-    """A flusher's session. The first write creates its producer, since a read must fence no other flusher."""
+    """A flusher's session. The first write, and not a read, creates the producer, which fences others."""
 
     def __init__(self, options: KafkaOptions, query_id: str) -> None:
         self._options = options

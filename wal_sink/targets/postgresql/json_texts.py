@@ -59,7 +59,7 @@ def _encoded(value: Any) -> str:
 
 
 def _json_value(value: Any, type_: pa.DataType) -> Any:
-    """Return what the encoder writes for a value. The encoder itself would write NaN as null."""
+    """Return the value that the encoder writes for a value. The encoder itself would write NaN as null."""
     if value is None:
         return None
     if pt.is_struct(type_):

@@ -81,7 +81,7 @@ class PostgresqlTarget(KeyedTarget):
     # --- types ---
 
     def takes(self, source: pa.DataType, type_: str, held: pa.DataType) -> bool:
-        """Return True if a cast from the DataFrame's type keeps or refuses each value."""
+        """Return True if a cast of the DataFrame's type keeps each value unchanged, or refuses the value."""
         return takes(source, type_, held)
 
     def stored(self, column: Column, values: pa.Array) -> pa.Array:

@@ -40,7 +40,7 @@ class Database(Target):
     ledger_suffix = ""
     """The end of the statement that creates the ledger's table, such as `ENGINE=InnoDB`; set on the class."""
     error_codes: ErrorCodes | None = None
-    """The meaning of the drivers' error codes; set on the class. With None `transient` classifies errors."""
+    """The meaning of the drivers' error codes; set on the class. None if `transient` classifies errors."""
     savepoints: Savepoints | None = Savepoints()
     """The statements for savepoints; set on the class. None if the database has no savepoints.
     A row that the database refuses then stops the flush."""

@@ -276,7 +276,10 @@ DUCKDB = Dialect(
 SQL_MODE = (
     "STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION,ERROR_FOR_DIVISION_BY_ZERO,NO_AUTO_VALUE_ON_ZERO"
 )
-"""Without NO_AUTO_VALUE_ON_ZERO the server replaces a 0 in an AUTO_INCREMENT column by another number."""
+"""The SQL mode of each connection to MariaDB or MySQL: the server refuses a value that it would change.
+
+Without NO_AUTO_VALUE_ON_ZERO it would replace a 0 in an AUTO_INCREMENT column by another number.
+"""
 
 _WAITS = (
     " /*M!100300 , idle_transaction_timeout = 60, max_statement_time = 0 */"

@@ -109,7 +109,7 @@ class SqlAlchemyTarget(KeyedTarget):
         return self.dialect.fits(type_, values)
 
     def takes(self, source: pa.DataType, type_: str, held: pa.DataType) -> bool:
-        """Accept an instant also for a type without time zone, if the database has no other type for it."""
+        """Return True also for an instant and a type without time zone if the database has no better type."""
         is_instant = pt.is_timestamp(source) and source.tz
         return (is_instant and parse(type_).base in self.dialect.instants) or super().takes(
             source, type_, held

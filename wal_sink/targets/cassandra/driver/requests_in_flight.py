@@ -3,7 +3,7 @@
 For each request the driver makes a future, a timer, a query plan and a system call, and each answer wakes a
 thread. For a request of ten rows this is most of the cost. Here all requests of a **group**, which go to one
 node, share one system call, one timeout and one notification. With the driver's futures, a flush took 1.7
-times as long. It took 2.3 times the CPU if rows of a partition shared requests, and 2.9 times otherwise.
+times as long, and 2.3 times the CPU; or 2.9 times the CPU if no rows of a partition shared a request.
 
 The driver opens the connections, negotiates protocol, login and TLS, and replaces lost connections.
 
@@ -41,8 +41,8 @@ from wal_sink.targets.cassandra.driver.internals import (
 from wal_sink.telemetry import FlushMetrics
 
 GROUP_BYTES = 128 * 1024 - 1
-"""The most bytes of a group: the payload of a segment (native protocol 5, section 2.2). A longer request is a
-group of its own."""
+"""The most bytes of a group of requests, so that a group fits into the payload of a segment (native protocol
+5, section 2.2). A longer request is a group of its own."""
 MOST_REQUESTS = 32
 """The most requests of a group. Twice as many would not save CPU."""
 _GROUPS = 2
