@@ -16,7 +16,7 @@ from cassandra.query import UNSET_VALUE
 
 from tests.cassandra.test_control_columns import CHANGES, INSTANT, KEY, PLAN, S_US
 from tests.cassandra.test_plan import COLUMNS, live
-from tests.support.cql_driver import Field, encode_from, plan_of, prepared
+from tests.support.cql_driver import Field, encode_from, plan_of, plan_of_column, prepared
 from wal_sink.targets.cassandra.arrow_buffers import binaries
 from wal_sink.targets.cassandra.batches import PlanRequests
 from wal_sink.targets.cassandra.driver.frames import EncodedBatch
@@ -70,18 +70,38 @@ def requests_of_changes() -> list[EncodedBatch]:
     rows = TimestampedRows(check(CHANGES, PLAN), np.arange(US, US + CHANGES.num_rows))
     by_second = functools.partial(prepared, key=[1])
     session = SimpleNamespace(prepare=by_second, cluster=SimpleNamespace(metadata=Metadata()))
-    return PlanRequests(PLAN, session, "dc1", batch_rows=3).requests(rows)
+    return list(PlanRequests(PLAN, session, "dc1", batch_rows=3).requests(rows))
 
 
-def test_long_slice_is_encoded_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The offsets of encoded rows have 32 bits."""
-    whole = [row for request in requests_of_changes() for row in rows_of(request)[1]]
-    monkeypatch.setattr("wal_sink.targets.cassandra.batches.ENCODED_BYTES", 1)
-    parts = [rows_of(request)[1] for request in requests_of_changes()]
-    assert len(parts) == CHANGES.num_rows
-    assert sorted(row for rows in parts for row in rows) == sorted(whole)
+def test_rows_too_long_together_are_encoded_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = requests_of_changes()
+    monkeypatch.setattr("wal_sink.targets.cassandra.encode.ENCODED_BYTES", 180)  # one row fits
+    parts = requests_of_changes()
+    assert len(parts) > len(whole)
+    assert sorted_rows(parts) == sorted_rows(whole)
+    monkeypatch.setattr("wal_sink.targets.cassandra.encode.ENCODED_BYTES", 1)
+    with pytest.raises(OverflowError, match="too long"):
+        requests_of_changes()
+
+
+def test_fields_of_nulls_count_as_encoded_bytes() -> None:
+    """The log has a bit for each of these structs. A request would have 2.5 GB, and nothing is allocated."""
+    types = {"wide": tuple((f"f{i}", "boolean") for i in range(30))}
+    structs = pa.StructArray.from_arrays(
+        [pa.array(np.zeros(20_000_000, np.bool_)), *[pa.nulls(20_000_000)] * 29],
+        names=[name for name, _ in types["wide"]],
+    )
+    lists = pa.ListArray.from_arrays(pa.array([0, len(structs)], pa.int32()), structs)
+    plan = plan_of_column("frozen<list<frozen<wide>>>", lists.type, "unset", types)
+    rows = pa.record_batch({"id": pa.array([1], pa.int32()), "c": lists})
+    with pytest.raises(OverflowError, match="too long"):
+        encode_from(rows, plan, US)
     with pytest.raises(OverflowError, match="too long"):
         binaries(pa.py_buffer(b""), np.array([0, 2**31]))
+
+
+def sorted_rows(requests: list[EncodedBatch]) -> list[tuple[str, int]]:
+    return sorted(row for request in requests for row in rows_of(request)[1])
 
 
 def rows_of(request: EncodedBatch) -> tuple[set[bytes], list[tuple[str, int]]]:

@@ -21,12 +21,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from wal_sink.coalesced_batches import concatenated
 from wal_sink.targets.base import RowSlice
 from wal_sink.targets.cassandra.arrow_buffers import Ints
 from wal_sink.targets.cassandra.driver.frames import EncodedBatch
-from wal_sink.targets.cassandra.encode import reordered
+from wal_sink.targets.cassandra.encode import Varying, reordered
 from wal_sink.targets.cassandra.replicas import Replicas
 from wal_sink.targets.cassandra.row_plan import CassandraPlan
 from wal_sink.targets.cassandra.statements import Statements, TimestampedRows
@@ -37,9 +38,6 @@ BUFFER_ROWS = 8_192
 encoding is as high as the cost of 600 rows."""
 BUFFER_BYTES = 4 * 1024 * 1024
 """The number of bytes at which the buffer is full."""
-ENCODED_BYTES = 32 * 1024 * 1024
-"""The most bytes of Arrow's buffers that are encoded together. Encoded rows must have less than 2 GiB, and a
-boolean needs 40 times as many bytes as in Arrow."""
 BUFFER_S = 0.05
 """A buffer counts as full this many seconds after its first slice. So a flush with a limited rate sends rows
 evenly."""
@@ -281,13 +279,31 @@ class PlanRequests:
         for rows in self.buffer.take():
             yield from self.requests(rows, default_ttl_s)
 
-    def requests(self, rows: TimestampedRows, default_ttl_s: int = 0) -> list[EncodedBatch]:
-        """Encode rows, and divide them into requests."""
-        if rows.batch.nbytes > ENCODED_BYTES and (half := rows.batch.num_rows // 2):
-            halves = slice(half), slice(half, None)
-            parts = [TimestampedRows(*(column[part] for column in rows)) for part in halves]
-            return [request for part in parts for request in self.requests(part, default_ttl_s)]
-        encoded, keys = self._statements.encode(rows, default_ttl_s)
+    def requests(self, rows: TimestampedRows, default_ttl_s: int = 0) -> Iterator[EncodedBatch]:
+        """Encode rows, and divide them into requests. Rows that are too long together are halved.
+
+        Arrow's sizes do not bound the encoded sizes: a field that is null in all rows has no bytes in Arrow.
+
+        :raises OverflowError: one row alone is too long.
+        """
+        try:
+            encoded, keys = self._statements.encode(rows, default_ttl_s)
+        except OverflowError:
+            half = rows.batch.num_rows // 2
+            if not half:
+                raise
+        else:
+            yield from self._divided(encoded, keys)
+            return
+        for part in (slice(half), slice(half, None)):
+            part_rows = TimestampedRows(*(column[part] for column in rows))
+            yield from self.requests(part_rows, default_ttl_s)
+
+    def _divided(self, encoded: Varying, keys: pa.Array) -> Iterator[EncodedBatch]:
+        """Yield requests with encoded rows.
+
+        :param keys: the routing key of each row.
+        """
         sizes = np.diff(encoded.offsets)
         by_partition = keys.dictionary_encode()
         partitions = by_partition.indices.to_numpy()
@@ -302,7 +318,5 @@ class PlanRequests:
         if coordinators is not None:
             numbers = coordinators.numbers[partitions[batches.first_rows()]]
             nodes = [coordinators.nodes[number] for number in numbers.tolist()]
-        return [
-            EncodedBatch(count, bytes(data[begin:end]), self._statements, node)
-            for count, (begin, end), node in zip(counts, bounds, nodes, strict=True)
-        ]
+        for count, (begin, end), node in zip(counts, bounds, nodes, strict=True):
+            yield EncodedBatch(count, bytes(data[begin:end]), self._statements, node)

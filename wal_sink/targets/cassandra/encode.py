@@ -39,6 +39,10 @@ from wal_sink.targets.cassandra.row_plan import KEY, CassandraPlan
 from wal_sink.targets.cassandra.types import CqlType, column_types
 from wal_sink.targets.cdc import flag_name
 
+ENCODED_BYTES = 64 * 1024 * 1024
+"""The most bytes that are encoded together. The flusher needs several times as much memory. The longest row,
+`check.MAX_ROW_BYTES`, is shorter, even if its user-defined types have several times as many fields now."""
+
 
 class Fixed(NamedTuple):
     """Encoded parts of the rows, one for each row, all of the same width."""
@@ -86,7 +90,11 @@ def joined(columns: Iterable[Pieces], rows: int) -> Pieces:
     """Concatenate the pieces of each row.
 
     :param columns: one array of pieces or more.
+    :raises OverflowError: the pieces have more than `ENCODED_BYTES`. Nothing was copied.
     """
+    columns = list(columns)
+    if sum(_size(pieces, rows) for pieces in columns) > ENCODED_BYTES:
+        raise OverflowError(f"{rows} rows or elements are too long to be encoded together")
     # The cost of Arrow's join grows with the number of arrays. So numpy first merges adjacent pieces of fixed
     # width into one array.
     merged: list[Pieces] = []
@@ -97,6 +105,12 @@ def joined(columns: Iterable[Pieces], rows: int) -> Pieces:
         return merged[0]
     arrays = [binaries(*varying(pieces, rows)) for pieces in merged]
     return Varying(*texts(pc.binary_join_element_wise(*arrays, blob(b""))))
+
+
+def _size(pieces: Pieces, rows: int) -> int:
+    if isinstance(pieces, Fixed):
+        return rows * pieces.wire.itemsize
+    return int(pieces.offsets[-1] - pieces.offsets[0])
 
 
 def _merged(run: list[Fixed], rows: int) -> Fixed:
@@ -301,6 +315,8 @@ def prefixed(column: pa.Array, tree: CqlType, absent: int | Array = NULL) -> tup
 
     :param absent: the length of nulls, `NULL` or `UNSET`: one number for all rows, or one for each row.
     """
+    if column.type == pa.null():
+        return (fixed(absent, ">i4"),)
     pieces, valid = values(column, tree)
     widths = lengths(pieces)
     return fixed(widths if valid is None else np.where(valid, widths, absent), ">i4"), *pieces
