@@ -35,6 +35,7 @@ from wal_sink.targets.cassandra.table import (
     new_table,
     proposed_statement,
     read_table,
+    refuse_disagreement,
     refuse_not_durable,
     suggest_type,
 )
@@ -60,6 +61,7 @@ def make_plan(options: CassandraOptions, schema: pa.Schema, key: str, *, changes
 
     :param changes: False to create nothing. Then the plan has the statement that a start would run.
     :raises SchemaMismatch: the DataFrame does not fit, or a table cannot be written exactly once.
+    :raises TargetUnavailable: createTable is set, the table is missing, and the nodes do not agree.
     :raises TargetRefused: the role lacks a permission.
     :raises OptionError: the options do not fit the cluster.
     :raises Exception: an error of the driver.
@@ -67,6 +69,9 @@ def make_plan(options: CassandraOptions, schema: pa.Schema, key: str, *, changes
     with connect(options) as connection:
         inspect_server(connection.session, options, connection.datacenter)
         metadata = read_table(connection.session, options.data)
+        if options.create_table and not metadata.exists:
+            refuse_disagreement(connection.session, options.data)
+            metadata = read_table(connection.session, options.data)
         new = _table_to_create(options, schema, metadata) if options.create_table else None
         plan = _plan_for_table(options, schema, key, new or metadata)
         ensure_ledger_table(connection.session, options.ledger, create=changes)

@@ -12,6 +12,7 @@ from cassandra import Unauthorized
 
 from wal_sink.errors import SchemaMismatch, TargetUnavailable
 from wal_sink.model.spark_types import canonical, fields, is_array, spark_type
+from wal_sink.targets.cassandra.driver.internals import has_one_schema
 from wal_sink.targets.cassandra.row_plan import KEY, TableName
 from wal_sink.targets.cassandra.types import CQL_FOR, UserTypes
 from wal_sink.targets.ddl import Layout, quote, refuse_unknown_columns
@@ -136,6 +137,23 @@ def create_table(session: Any, statement: str, name: object, kind: str = "Table"
         raise TargetUnavailable(
             f"The nodes do not agree yet that {name} was created.",
             "Check that all nodes are up (nodetool describecluster), and start again.",
+        )
+
+
+AGREEMENT_S = 10.0
+"""Seconds to wait until all nodes have the same schema."""
+
+
+def refuse_disagreement(session: Any, name: TableName) -> None:
+    """Wait until all nodes that are up have the same schema, so that each node knows whether a table exists.
+
+    :raises TargetUnavailable: the nodes do not agree in time.
+    """
+    if not has_one_schema(session, AGREEMENT_S):
+        raise TargetUnavailable(
+            f"A node lacks {name}, and the nodes do not agree on the schema. If another node has the table, a"
+            " second CREATE TABLE could replace it, and its rows would be lost.",
+            "Check that all nodes are up and have one schema version (nodetool describecluster).",
         )
 
 

@@ -1,4 +1,4 @@
-"""Undocumented parts of the driver that the sink uses: exceptions, and streams and buffers of connections.
+"""Undocumented parts of the driver that the sink uses: exceptions, streams, buffers, the wait for one schema.
 
 Only this module and `frames` use undocumented parts. The driver may change them, so `pyproject.toml` pins the
 tested versions.
@@ -71,6 +71,12 @@ __all__ = [
 
 CAS_WRITE_UNKNOWN = 0x1700
 """An error code of the native protocol, version 5, without an exception type in the driver."""
+
+
+def has_one_schema(session: Any, timeout_s: float) -> bool:
+    """Wait until all nodes that are up have the same schema. Return False if they do not agree in time."""
+    agreed = session.cluster.control_connection.wait_for_schema_agreement(wait_time=timeout_s)
+    return bool(agreed)
 
 
 class ConnectionFixes:
