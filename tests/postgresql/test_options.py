@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from wal_sink.admin.query import refuse_unconfirmed
+from wal_sink.admin.confirmation import refuse_unconfirmed_place
 from wal_sink.configuration import configure
 from wal_sink.errors import OptionError
 from wal_sink.options import parse, public
@@ -85,9 +85,11 @@ def test_different_passwords_in_uri_and_option_are_refused() -> None:
 
 def test_uri_named_by_the_log_gets_no_password() -> None:
     logged = {"postgresql.uri": URI, "table": "orders"}
-    refuse_unconfirmed(PostgresqlOptions, logged, {}, {})
+    refuse_unconfirmed_place(PostgresqlOptions, logged, {}, {})
     with pytest.raises(OptionError, match="a place that only the log names"):
-        refuse_unconfirmed(PostgresqlOptions, logged, {}, {"WAL_SINK_POSTGRESQL_PASSWORD": "hush"})
+        refuse_unconfirmed_place(
+            PostgresqlOptions, logged, {}, {"WAL_SINK_POSTGRESQL_PASSWORD": "hush"}
+        )
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,7 @@
 """Finds a query by its checkpoint, and opens its log and the targets of its newest run.
 
-A command uses the options of the newest run, which are in the log. Everyone who can write to the log can
-change these options. So a command sends a password only to a place that the operator has named. If no
-installed package registers a class as a target, a command imports the class only if the operator names it.
-Without a secret, the options of the log need no confirmation.
+A command uses the options of the newest run, which are in the log. `confirmation` says which of these options
+the operator has to confirm.
 """
 
 from __future__ import annotations
@@ -11,37 +9,31 @@ from __future__ import annotations
 import contextlib
 import getpass
 import os
-import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
+from wal_sink.admin.confirmation import refuse_unconfirmed
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.configuration import (
     Configuration,
     Destination,
     configure,
-    options_by_target,
     retention_of,
     storage_options,
 )
-from wal_sink.errors import OptionError, printable
+from wal_sink.errors import OptionError
 from wal_sink.flush.connection import Pipeline, TargetConnection
 from wal_sink.flush.reporter import Reporter
 from wal_sink.model.state import State, TargetState
 from wal_sink.options import (
-    Options,
     SinkOptions,
-    fields,
     lowered,
     names,
-    options_of,
     parse,
-    qualified,
 )
 from wal_sink.progress.flusher_report import this_process
 from wal_sink.protocol import state as protocol
-from wal_sink.targets.registry import is_installed, target_type
 from wal_sink.units import now_us
 from wal_sink.unknown_names import refuse_removed
 from wal_sink.wal.location import find_by_checkpoint, refuse_other_log
@@ -49,9 +41,6 @@ from wal_sink.wal.store import LogStore, advance, newest
 
 _PLACES = ("checkpointlocation", "wal.location", "wal.storageoptions", "checkpoint.storageoptions")
 """Options for the places of log and checkpoint, which a command has already opened; in lower case."""
-
-OPTIONS_VARIABLE = "WAL_SINK_OPTIONS"
-"""An environment variable with options for every command."""
 
 NO_OPTIONS: Mapping[str, str] = MappingProxyType({})
 
@@ -117,13 +106,12 @@ class Query(NamedTuple):
         return parse(self.merged_options(state), SinkOptions)
 
     def pipelines(self, state: State, name: str = "") -> list[Pipeline]:
-        """Return a pipeline for each target that gets epochs.
+        """Return a pipeline for each target that `wanted_targets` returns.
 
-        :param name: the only target; empty for all targets.
         :raises OptionError: an option is not valid, the operator has to confirm an option of the log, or log
             and options have different targets.
         """
-        check_logged_options(logged_options(state), lowered(self.options))
+        refuse_unconfirmed(logged_options(state), lowered(self.options))
         configured = configure(self.merged_options(state))
         named = {destination.name: destination for destination in configured.destinations}
         wanted = wanted_targets(state, name)
@@ -176,8 +164,10 @@ def logged_options(state: State) -> dict[str, str]:
 
 
 def wanted_targets(state: State, name: str) -> list[TargetState]:
-    """Return the named target; for an empty name all targets that were not given up.
+    """Return the targets that a command works on.
 
+    :param name: the only target; empty for all targets that were not given up. If all targets were given up,
+        an empty name stands for all of them.
     :raises OptionError: the log has no target of this name.
     """
     return [protocol.named_target(state, name)] if name else list(state.live or state.targets)
@@ -211,73 +201,3 @@ def actor() -> protocol.Actor:
     except (KeyError, OSError):  # the user of a container may have no name
         user = str(os.getuid())
     return protocol.Actor(by=f"{user}@{this_process()}", now_us=now_us())
-
-
-def check_logged_options(logged: Mapping[str, str], confirmed: Mapping[str, str]) -> None:
-    """Check every target of a query before a command imports its class and connects to it.
-
-    :param logged: the options in the log, by lower-case name.
-    :param confirmed: the operator's options, by lower-case name.
-    :raises OptionError: the operator has to confirm an option of the log.
-    """
-    for target in options_by_target({**logged, **confirmed}):
-        of_log, of_operator = (options_of(target.prefix, raw) for raw in (logged, confirmed))
-        kind = of_log.get("target")
-        if kind is not None and "target" not in of_operator and not is_installed(kind):
-            option = f"{qualified(target.prefix, 'target')}={printable(kind)}"
-            raise OptionError(
-                f"Only the log names {option}, a class that no package installed here registers. Anyone who"
-                " can write to the log can change this option.",
-                f"If the class is right, add: {_as_arguments([option])}. Otherwise correct the option, or"
-                " install the package that registers the class.",
-            )
-        declared = target_type(target.kind).options_type
-        refuse_unconfirmed(declared, of_log, of_operator, os.environ, target.prefix)
-
-
-def refuse_unconfirmed(
-    declared: type[Options],
-    logged: Mapping[str, str],
-    confirmed: Mapping[str, str],
-    environment: Mapping[str, str],
-    prefix: str = "",
-) -> None:
-    """Refuse to send a secret to a place that only the log names.
-
-    :param declared: the options of the target.
-    :param logged: the options in the log, by lower-case name.
-    :param confirmed: the operator's options, by lower-case name.
-    :param environment: the environment variables.
-    :param prefix: the name of the target in a query with several.
-    :raises OptionError: the operator has to confirm options; the remedy has the text to paste.
-    """
-    secrets = []
-    for option in fields(declared):
-        if "secret" in option.extra:
-            variable = str(option.extra.get("environment", ""))
-            if confirmed.get(option.name.lower()):
-                secrets.append(option.name)
-            elif environment.get(variable):
-                secrets.append(variable)
-    unconfirmed = [
-        f"{qualified(prefix, option.name)}={printable(value)}"
-        for option in fields(declared)
-        if "connects" in option.extra and option.name.lower() not in confirmed
-        if (value := logged.get(option.name.lower(), ""))
-        and value.lower() != option.default_text.lower()
-    ]
-    if secrets and unconfirmed:
-        raise OptionError(
-            f"{' and '.join(secrets)} would be sent to a place that only the log names"
-            f" ({', '.join(unconfirmed)}). Anyone who can write to the log can change these options.",
-            f"If they are right, add: {_as_arguments(unconfirmed)}. Otherwise add the right ones; NAME="
-            " removes an option. For all commands, put such NAME=VALUE pairs into the variable"
-            f" {OPTIONS_VARIABLE}.",
-        )
-
-
-def _as_arguments(pairs: Sequence[str]) -> str:
-    """Return `NAME=VALUE` pairs as arguments of a command, and as an argument of `Sink.follow`."""
-    words = " ".join(f"--option {shlex.quote(pair)}" for pair in pairs)
-    options = {name: value for name, _, value in (pair.partition("=") for pair in pairs)}
-    return f"{words} (in Python: follow(…, options={options}))"

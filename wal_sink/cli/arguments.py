@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from wal_sink.admin.query import OPTIONS_VARIABLE
+from wal_sink.admin.confirmation import OPTIONS_VARIABLE
 from wal_sink.errors import OptionError
 
 CheckpointPlace = Annotated[

@@ -6,7 +6,7 @@ import shlex
 
 import pytest
 
-from wal_sink.admin.query import OPTIONS_VARIABLE, refuse_unconfirmed
+from wal_sink.admin.confirmation import OPTIONS_VARIABLE, refuse_unconfirmed_place
 from wal_sink.cli.arguments import option_values
 from wal_sink.errors import OptionError
 from wal_sink.options import fields, lowered, parse, public
@@ -34,7 +34,7 @@ def refused(
 ) -> OptionError | None:
     """Return the error of refused options; None if the options may be used."""
     try:
-        refuse_unconfirmed(CassandraOptions, lowered(logged), lowered(options), environment)
+        refuse_unconfirmed_place(CassandraOptions, lowered(logged), lowered(options), environment)
     except OptionError as error:
         return error
     return None
