@@ -38,6 +38,7 @@ def job(spark: SparkSession, tmp_path: Path) -> DataStreamWriter:
             lambda job: job.format("x").start(format="wal_sink", partitionBy=["id", "day"]),
             "id, day",
         ),
+        (lambda job: job.format("x").start(None, "wal_sink", None, "day"), r"partitionBy\(day\)"),
         (lambda job: job.clusterBy("day").toTable("days"), r"clusterBy\(day\)(.|\n)*Leave out"),
     ],
 )

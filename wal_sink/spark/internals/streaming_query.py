@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -107,9 +108,10 @@ def _refusing(
 ) -> Callable[..., StreamingQuery]:
     @functools.wraps(start)
     def checked(writer: DataStreamWriter, *args: Any, **kwargs: Any) -> StreamingQuery:
+        arguments = inspect.signature(start).bind(writer, *args, **kwargs).arguments
         for name in ("format", "partitionBy"):
-            if kwargs.get(name) is not None:
-                getattr(writer, name)(kwargs.pop(name))  # `start` would do the same
+            if arguments.get(name) is not None:
+                getattr(writer, name)(arguments[name])  # `start` does the same
         if str(_field(writer, "source")).lower() == format_name:
             refuse_layout({name: _columns(writer, field) for name, field in _LAYOUTS.items()})
         return start(writer, *args, **kwargs)
