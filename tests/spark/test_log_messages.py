@@ -9,15 +9,18 @@ from pathlib import Path
 import pytest
 
 from state_backends import open_backend
+from tests.protocol.engine import World
 from tests.support.programs import ran
 from tests.test_options import GIVEN
+from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.configuration import Configuration, configure
+from wal_sink.model import paths
 from wal_sink.options import SinkOptions
 from wal_sink.protocol import state as protocol
 from wal_sink.protocol.state import Actor, Opening
-from wal_sink.spark.log_messages import block, log_start
+from wal_sink.spark.log_messages import another_process, block, log_pending, log_start
 from wal_sink.testing.memory_target import MemoryOptions, MemoryTarget
-from wal_sink.wal.store import LogStore, advance, update
+from wal_sink.wal.store import LogStore, advance, newest, update
 
 
 def block_of(options: dict[str, str], *, flushes_here: bool = True) -> str:
@@ -127,6 +130,22 @@ def test_query_starts_if_its_target_fails_to_describe_itself(
     odd = Configuration(SinkOptions(checkpoint="/c"), (silent,), configuration.location)
     warnings = warnings_of(caplog, odd, open_backend("memory://odd"), {})
     assert warnings == ["query q-1: its settings could not be shown"]
+
+
+def test_report_that_cannot_be_read_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """Otherwise `close()` with `flush=False` would raise."""
+    name = f"memory://{uuid.uuid4().hex}"
+    world = World(open_backend(f"{name}/checkpoint"), open_backend(f"{name}/log"))
+    world.run().batch([("a", 1)])
+    checkpoint, store = Checkpoint(world.checkpoint), world.log_backend
+    log_pending("q-1", checkpoint, store, another_process)
+    assert "1 epoch of query q-1 is pending" in caplog.text
+    caplog.clear()
+    state = newest(store)
+    assert state is not None
+    store.replace(paths.REPORT.path(state.targets[0].name), b"damaged")
+    log_pending("q-1", checkpoint, store, another_process)
+    assert "cannot be read" in caplog.text
 
 
 PROGRAM = """

@@ -154,17 +154,13 @@ def log_pending(
     """
     try:
         pending = pending_epochs(checkpoint, store)
+        how = who_flushes(checkpoint, store) if pending else ""
     except (OSError, WalSinkError) as error:
         logger.warning("the pending epochs of %s cannot be read: %s", store.url, error)
         return
     if pending:
         epochs = (f"epoch of query {query_id} is", f"epochs of query {query_id} are")
-        logger.warning(
-            "%s pending in %s%s",
-            counted(pending, *epochs),
-            store.url,
-            who_flushes(checkpoint, store),
-        )
+        logger.warning("%s pending in %s%s", counted(pending, *epochs), store.url, how)
 
 
 def this_run(_checkpoint: Checkpoint, _store: LogStore) -> str:
