@@ -8,7 +8,7 @@ import pytest
 import tenacity
 
 from tests.flush.looping import LIST, NEVER, SECONDS, MakeLoop, Outage, PlayedLoop, times
-from tests.protocol.engine import World
+from tests.protocol.engine import World, flush
 from tests.support.waiting import until
 from wal_sink import errors
 from wal_sink.checkpoint.checkpoint import Checkpoint
@@ -165,12 +165,25 @@ def test_waiter_for_one_target_ignores_another_target(world: World, make_loop: M
     loops = [make_loop().start().loop, make_loop(stalls, "other").start().loop]
     until(lambda: stalls.failures > 0)
     checkpoint, store = Checkpoint(world.checkpoint), world.log_backend
-    flush = QueryFlush(world.query_id, "run", lambda: (checkpoint, store), loops)
-    flush.hurry()
-    waited = wait_until_flushed(checkpoint, store, SECONDS, has_tried=flush.has_tried)
+    query = QueryFlush(world.query_id, "run", lambda: (checkpoint, store), loops)
+    query.hurry()
+    waited = wait_until_flushed(checkpoint, store, SECONDS, has_tried=query.has_tried)
     assert waited.seconds < SECONDS / 2
-    assert not flush.has_tried("other")
+    assert not query.has_tried("other")
     stalls.over.set()
+
+
+def test_query_flushed_elsewhere_is_done_if_nothing_is_pending(world: World) -> None:
+    """Otherwise a driver with `flush=False` would keep each query that it has started."""
+    world.run().batch([("a", 1)])
+    place = Checkpoint(world.checkpoint), world.log_backend
+    others = QueryFlush(world.query_id, "run", lambda: place)
+    others.run_has_ended = True
+    assert not others.is_done()
+    flush(world.flusher())
+    assert others.is_done()
+    others.run_has_ended = False
+    assert not others.is_done()
 
 
 def test_loop_that_ends_by_a_bug_logs_it(

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import atexit
 import logging
+import random
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -33,6 +34,9 @@ from wal_sink.spark.query_start import open_place, query_start
 from wal_sink.wal.location import store_errors
 
 logger = logging.getLogger(__name__)
+
+_CHECKED = 4
+"""How many ended queries a start checks. If another process flushes, each check costs two listings."""
 
 
 class Queries:
@@ -257,7 +261,10 @@ class Queries:
             return list(self._flushes.values())
 
     def _drop_done(self) -> None:
-        """Drop the flushes that are done, since an application may start thousands of queries."""
-        with self._lock:
-            kept = {key: flush for key, flush in self._flushes.items() if not flush.is_done()}
-            self._flushes = kept
+        """Drop some of the flushes that are done, since an application may start thousands of queries."""
+        ended = [flush for flush in self._kept() if flush.run_has_ended]
+        for flush in random.sample(ended, min(len(ended), _CHECKED)):
+            if flush.is_done():
+                with self._lock:
+                    if self._flushes.get(flush.name) is flush:  # else the query has started again
+                        del self._flushes[flush.name]

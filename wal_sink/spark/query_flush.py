@@ -12,9 +12,11 @@ from wal_sink.admin.flush import Watch, metrics_of
 from wal_sink.admin.query import Query
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.configuration import Configuration
+from wal_sink.errors import WalSinkError
 from wal_sink.flush.flusher import Flusher
 from wal_sink.flush.loop import FlushLoop
 from wal_sink.flush.reporter import Reporter
+from wal_sink.progress.status import pending_epochs
 from wal_sink.spark.flush_job import WriteByJob
 from wal_sink.spark.internals import streaming_query
 from wal_sink.wal.store import LogStore, newest
@@ -61,9 +63,18 @@ class QueryFlush:
         return bool(names) and not targets <= names
 
     def is_done(self) -> bool:
-        """Return True if the run has ended, and the threads have flushed everything and ended."""
-        running_or_failed = [loop for loop in self.loops if loop.is_alive() or loop.error]
-        return self.run_has_ended and bool(self.loops) and not running_or_failed
+        """Return True if the run has ended, everything is flushed, and the threads have ended.
+
+        Without threads, this method reads checkpoint and log.
+        """
+        if not self.run_has_ended or any(loop.is_alive() or loop.error for loop in self.loops):
+            return False
+        if self.loops:
+            return True
+        try:
+            return pending_epochs(*self.place()) == 0
+        except (OSError, WalSinkError):
+            return False  # unknown, so the query is kept
 
 
 def flush_loops(
