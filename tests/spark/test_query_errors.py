@@ -16,7 +16,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 import wal_sink
 from tests.spark.conftest import ROWS_PER_FILE, Shop
-from tests.spark.gate import GATED_TARGET, Gate
+from tests.spark.gate import GATED_TARGET, Gate, GatedTarget
 from tests.spark.live_query import live_query
 from tests.spark.tables import Table, numbers, options
 from tests.support.waiting import until
@@ -34,13 +34,36 @@ def test_unknown_mode_of_a_later_spark_is_refused() -> None:
 
 
 def test_foreign_error_is_not_an_error_of_the_sink() -> None:
-    """A node without a package is an error of the sink; other messages of Spark or users are not."""
-    missing = failure_in("Traceback\nModuleNotFoundError: No module named 'my_target.types'\n")
-    assert isinstance(missing, OptionError)
-    assert "cannot import my_target.types" in missing.what
-    assert "on every node" in missing.remedy
+    """A message of Spark or of the user's own code stays Spark's error."""
     assert failure_in("[STREAM_FAILED] Query terminated: java.lang.OutOfMemoryError") is None
     assert failure_in("ValueError: wal_sink.errors.InvalidRow: no") is None
+
+
+FRAMES = 'Traceback (most recent call last):\n  File "/lib/{}", line 1, in load\n'
+
+
+@pytest.mark.parametrize(
+    ("importing", "module", "is_ours"),
+    [
+        ("pyspark/worker.py", "wal_sink", True),
+        ("pyspark/worker.py", "tests.gone", True),  # the package of the target below
+        ("wal_sink/targets/delta/target.py", "deltalake", True),
+        ("pyspark/worker.py", "xgboost", False),
+    ],
+)
+def test_missing_module_that_the_sink_needs_is_its_error(
+    importing: str, module: str, *, is_ours: bool
+) -> None:
+    """A user's function may lack a module, too, also in a micro-batch that `batch_writer` computes."""
+    assert GatedTarget.__module__.startswith("tests.")
+    text = FRAMES.format("wal_sink/spark/batch_writer.py") + "PythonException:\n"
+    text += FRAMES.format(importing) + f"ModuleNotFoundError: No module named '{module}'\n"
+    failure = failure_in(text)
+    assert (failure is not None) == is_ours
+    if failure is not None:
+        assert isinstance(failure, OptionError)
+        assert f"cannot import {module}" in failure.what
+        assert "on every node" in failure.remedy
 
 
 RETAIN = "spark.sql.streaming.minBatchesToRetain"

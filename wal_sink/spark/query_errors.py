@@ -23,6 +23,7 @@ from collections.abc import Mapping
 
 from wal_sink import errors
 from wal_sink.errors import OptionError, WalSinkError, by_name
+from wal_sink.targets.base import Target
 
 ASYNCHRONOUS = "AsyncProgressTrackingMicroBatchExecution"
 """The class that runs a query with option asyncProgressTrackingEnabled."""
@@ -51,6 +52,10 @@ _ENDS = re.compile(
 )
 """Matches the beginning of the text that Spark puts after a Python traceback."""
 _MISSING = re.compile(r"^ModuleNotFoundError: No module named '([^']+)'", re.MULTILINE)
+_NEEDED = {"wal_sink", "state_backends", "pyarrow", "numpy", "msgspec", "fsspec", "tenacity"}
+"""The packages that every worker needs."""
+_TRACEBACK = "Traceback (most recent call last):"
+_OWN_FRAME = re.compile(r'File "[^"\n]*[/\\](wal_sink|state_backends)[/\\]')
 _IDLE = re.compile(r"Python worker process terminated due to idle timeout")
 _NO_MEMORY = re.compile(
     r"^RuntimeError: can't start new thread|^MemoryError\b.*|^ImportError: .*failed to map segment.*"
@@ -124,9 +129,9 @@ def failure_in(text: str) -> WalSinkError | None:
         message = _until_frames(text[match.end() :])
         what, _, remedy = message.partition(_REMEDY)
         return by_name(match[1])(what, remedy)
-    if (match := _MISSING.search(text)) is not None:
+    if (module := _missing_module(text)) is not None:
         return OptionError(
-            f"Spark's Python workers cannot import {match[1]}: it is not installed in their Python.",
+            f"Spark's Python workers cannot import {module}: it is not installed in their Python.",
             "Install its package on every node, in the Python that spark.pyspark.python or PYSPARK_PYTHON"
             " names, or ship it by spark-submit --archives or --py-files. On one machine, before the session"
             " is made, put the folder of a module of your own on PYTHONPATH, and add:\n"
@@ -149,6 +154,19 @@ def failure_in(text: str) -> WalSinkError | None:
         )
     if (match := _APPEND_ONLY.search(text)) is not None:
         return append_only(match[1].lower())
+    return None
+
+
+def _missing_module(text: str) -> str | None:
+    """Return the module that the sink or a target needs and a worker lacks; None if there is none."""
+    targets = [Target]
+    for target in targets:
+        targets += target.__subclasses__()
+    needed = _NEEDED | {target.__module__.partition(".")[0] for target in targets}
+    for match in _MISSING.finditer(text):
+        frames = text[text.rfind(_TRACEBACK, 0, match.start()) : match.start()]
+        if match[1].partition(".")[0] in needed or _OWN_FRAME.search(frames) is not None:
+            return match[1]
     return None
 
 
