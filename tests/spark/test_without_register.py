@@ -7,12 +7,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from pyspark.errors import StreamingQueryException
 
 import wal_sink
 from tests.spark.conftest import ROWS_PER_FILE, Shop
 from tests.spark.tables import options
 from tests.support.programs import ran
+from wal_sink.errors import SchemaMismatch
 from wal_sink.spark.data_source import WalSinkDataSource
+from wal_sink.spark.query_errors import failure_in
 
 pytestmark = [pytest.mark.spark, pytest.mark.cassandra, pytest.mark.timeout(300)]
 
@@ -46,3 +49,16 @@ def test_query_without_register_is_flushed_by_others(
     with wal_sink.register(shop.spark):
         run(shop)
     assert shop.table.ids() == list(range(3 * ROWS_PER_FILE))
+
+
+def test_restart_without_register_compares_the_altered_table(shop: Shop) -> None:
+    """Otherwise the epochs would be published by the plan of the first run, and their flush would stop."""
+    shop.spark.dataSource.register(WalSinkDataSource)
+    shop.add_files()
+    shop.run()
+    shop.table.cassandra.execute(f"ALTER TABLE {shop.table.keyspace}.{shop.table.name} DROP text")
+    shop.add_files()
+    with pytest.raises(StreamingQueryException) as caught:
+        shop.run()
+    assert isinstance(failure_in(str(caught.value)), SchemaMismatch)
+    assert wal_sink.status(shop.checkpoint).published == 0

@@ -31,7 +31,7 @@ from wal_sink import coalesced_batches
 from wal_sink.model.manifest import Appended, Execution, Task
 from wal_sink.publish.micro_batch import MicroBatch
 from wal_sink.spark.batch_writer import BatchWriter
-from wal_sink.spark.data_source import ConnectDataSource, WalSinkDataSource, WalSinkStreamWriter
+from wal_sink.spark.data_source import HandledDataSource, WalSinkStreamWriter
 from wal_sink.targets.base import Target
 from wal_sink.testing.faults import Faults, faulty
 
@@ -122,7 +122,7 @@ def _table(options: object) -> str:
     return str(next(filter(None, names), ""))
 
 
-class PausingDataSource(WalSinkDataSource):
+class PausingDataSource(HandledDataSource):
     """The format `wal_sink` with pauses in tasks and in `commit()`."""
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> WalSinkStreamWriter:  # noqa: N802
@@ -131,8 +131,10 @@ class PausingDataSource(WalSinkDataSource):
         return WalSinkStreamWriter(paused, has_handle=self.has_handle)
 
 
-class PausingConnectDataSource(PausingDataSource, ConnectDataSource):
+class PausingConnectDataSource(PausingDataSource):
     """The format `wal_sink` of a Connect session, with pauses in tasks and in `commit()`."""
+
+    has_handle = False
 
 
 class PausingBatchWriter(BatchWriter):

@@ -24,7 +24,7 @@ from wal_sink.progress.status import Status, read_status
 from wal_sink.progress.wait import Flushed, wait_until_flushed
 from wal_sink.publish.preflight import Checked, preflight
 from wal_sink.spark.connect_queries import ConnectQueries, unknown_place
-from wal_sink.spark.data_source import FORMAT, ConnectDataSource, WalSinkDataSource, add_format
+from wal_sink.spark.data_source import FORMAT, HandledDataSource, WalSinkDataSource, add_format
 from wal_sink.spark.internals import connect_client, python_worker, spark_session, streaming_query
 from wal_sink.spark.log_messages import log_flushing
 from wal_sink.spark.queries import Queries
@@ -102,7 +102,8 @@ def register(
                 streaming_query.refuse_layouts(FORMAT)
                 spark_session.put_on_workers_path(spark, WORKER_PATH)
             if with_format:
-                add_format(spark, ConnectDataSource if remote else WalSinkDataSource)
+                # No handle gets the events of a Connect server.
+                add_format(spark, WalSinkDataSource if remote else HandledDataSource)
             exposition = None if metrics_port is None else Exposition(metrics_port, metrics_host)
             try:
                 sink = Sink(spark, drain_timeout, exposition, flushes_here=flush)

@@ -39,9 +39,9 @@ FORMAT = "wal_sink"
 
 
 class WalSinkDataSource(DataSource):
-    """Format `wal_sink` for `writeStream`; `wal_sink.register(spark)` adds it to a session."""
+    """Format `wal_sink` for `writeStream`, for a session without a handle."""
 
-    has_handle = True
+    has_handle = False
     """True if a handle gets Spark's event of each new run, and then requests a new comparison."""
 
     def __init__(self, options: dict[str, str]) -> None:
@@ -191,7 +191,7 @@ class WalSinkStreamWriter(DataSourceStreamArrowWriter):
             self.micro_batch.discard(appended)
 
 
-class ConnectDataSource(WalSinkDataSource):
-    """Format `wal_sink` in a Connect session. No handle gets the events of its server."""
+class HandledDataSource(WalSinkDataSource):
+    """Format `wal_sink` in a classic session, to which `wal_sink.register(spark)` adds it."""
 
-    has_handle = False
+    has_handle = True
