@@ -247,6 +247,27 @@ def test_query_with_other_targets_fails_at_once(spark: SparkSession, tmp_path: P
         run_to_sqlite(spark, tmp_path, "new")
 
 
+def run_and_fail(spark: SparkSession, folder: Path) -> None:
+    """Leave a block by an exception after a query has run."""
+    with wal_sink.register(spark):
+        run_to_sqlite(spark, folder, "t")
+        raise KeyError("mine")
+
+
+def test_exception_of_a_block_goes_through_beside_a_corrupt_log(
+    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_source(tmp_path / "source", 1)
+    with wal_sink.register(spark):
+        run_to_sqlite(spark, tmp_path, "t")
+    log = open_backend(wal_sink.status(str(tmp_path / "checkpoint")).log)
+    for state in log.list("state/"):
+        log.replace(state, b"damaged")
+    with pytest.raises(KeyError, match="mine"):
+        run_and_fail(spark, tmp_path)
+    assert "the block failed, and then its end failed, too" in caplog.text
+
+
 def test_check_refuses_another_checkpoint_file_manager(
     spark: SparkSession, checkpoint: str
 ) -> None:

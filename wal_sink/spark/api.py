@@ -17,7 +17,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
 from wal_sink.configuration import FILE_MANAGER
-from wal_sink.errors import LogUnavailable, NotDrained, OptionError, WalSinkError, WrongOwner
+from wal_sink.errors import NotDrained, OptionError, WalSinkError
 from wal_sink.metrics.server import LOOPBACK, Exposition
 from wal_sink.options import as_texts
 from wal_sink.progress.status import Status, read_status
@@ -281,7 +281,7 @@ class Sink:
         :raises NotDrained: names each query that could not be flushed within `drain_timeout`, or whose flush
             an error stopped.
         :raises WalSinkError: names each query that was refused as it started, and has not started again:
-            `OptionError`, `LogUnavailable` or `WrongOwner`.
+            `OptionError`, `LogUnavailable`, `CorruptLog` or `WrongOwner`.
         """
         failures: list[str] = []
         try:  # an interrupt at any of these lines still ends all threads below
@@ -326,16 +326,18 @@ class Sink:
         # This code does not call Spark, since an interrupted call leaves its connection busy.
         if interrupted and not self.queries.closed:
             log_flushing([flush.place for flush in self.queries.flushes()], self.drain_timeout)
+        failure = failure_in(str(exc)) if isinstance(exc, PySparkException) else None
         try:
             self.close()
-        except (NotDrained, OptionError, LogUnavailable, WrongOwner) as error:
+        except WalSinkError as error:
             if exc is None:
                 raise
-            logger.error("the block failed, and then its end failed, too: %s", error.one_line)  # noqa: TRY400
+            if failure is None or failure.one_line != error.one_line:
+                logger.error("the block failed, and then its end failed, too: %s", error.one_line)  # noqa: TRY400
         except _INTERRUPTS:
             if not interrupted:
                 raise  # the first interrupt is raised in place of a second one
-        if isinstance(exc, PySparkException) and (failure := failure_in(str(exc))) is not None:
+        if failure is not None:
             raise failure from None  # Spark's error has a hundred lines of frames and plans
 
     def _at_exit(self) -> None:
