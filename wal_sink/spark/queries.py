@@ -30,7 +30,7 @@ from wal_sink.spark.internals import spark_session, streaming_query
 from wal_sink.spark.log_messages import another_process, log_pending, log_start, nobody, this_run
 from wal_sink.spark.query_errors import failure_in
 from wal_sink.spark.query_flush import QueryFlush, flush_loops
-from wal_sink.spark.query_start import open_place, query_start
+from wal_sink.spark.query_start import QueryStart, open_place, query_start
 from wal_sink.wal.location import store_errors
 
 logger = logging.getLogger(__name__)
@@ -88,7 +88,9 @@ class Queries:
 
     def _ended(self, query_id: str, run_id: str, exception: str) -> None:
         """Let the flush finish, and log the error of this sink with which the query failed."""
-        if (failure := failure_in(exception)) is not None:
+        failure, refusal = failure_in(exception), self.refused.get(query_id)
+        is_logged = failure and refusal and failure.one_line == refusal.one_line  # as it started
+        if failure is not None and not is_logged:
             logger.error("query %s failed: %s", query_id, failure.one_line)
         flush = self._flush(query_id)
         if flush is not None and flush.run_id == run_id:  # else the event is of an earlier run
@@ -190,23 +192,8 @@ class Queries:
     @store_errors()
     def _check_and_flush(self, query: StreamingQuery, run_id: str, *, already_runs: bool) -> None:
         query_id = str(query.id)
-        try:
-            start = query_start(self._spark, query)
-        except OptionError as error:
-            if (
-                not self.closed
-            ):  # otherwise Spark's planner refuses the query, and its own error reaches the user
-                self._refuse(query, error)
-            return
+        start = self._checked(query)
         if start is None:
-            return
-        if self.closed:
-            if self.flushes_here:
-                logger.warning(
-                    "query %s has started after the end of its block, so nothing flushes it. Its epochs stay"
-                    " in the log. Call wal_sink.register(spark), which flushes it, too",
-                    query_id,
-                )
             return
         start.check_log(query_id, already_runs=already_runs)
         configuration, checkpoint, store, sockets = start
@@ -223,6 +210,33 @@ class Queries:
                 lambda name: self._spark.conf.get(name, None),
                 flushes_here=self.flushes_here,
             )
+
+    def _checked(self, query: StreamingQuery) -> QueryStart | None:
+        """Return the settings of a query; None if the query is of another format, or must not be flushed.
+
+        :raises OptionError: an option is wrong for this process.
+        """
+        try:
+            start = query_start(self._spark, query)
+        except OptionError as error:
+            if (
+                not self.closed
+            ):  # otherwise Spark's planner refuses the query, and its own error reaches the user
+                self._refuse(query, error)
+            return None
+        if self.closed and self.flushes_here and start is not None:
+            logger.warning(
+                "query %s has started after the end of its block, so nothing flushes it. Its epochs stay in"
+                " the log. Call wal_sink.register(spark), which flushes it, too",
+                query.id,
+            )
+        if self.closed:
+            return None
+        if isinstance(start, OptionError):
+            if self.flushes_here:  # otherwise only the other process needs the target's package
+                raise start
+            return None
+        return start
 
     def _start_threads(self, flush: QueryFlush) -> bool:
         """Start the threads of a flush, and stop the threads of the query's former flush.

@@ -43,9 +43,11 @@ class QueryStart(NamedTuple):
             compare_again(self.store)
 
 
-def query_start(spark: SparkSession, query: StreamingQuery) -> QueryStart | None:
-    """Return the settings of a query; None if the query is not of this sink, or has a wrong option.
+def query_start(spark: SparkSession, query: StreamingQuery) -> QueryStart | OptionError | None:
+    """Return the settings of a query; None if the query is not of this sink.
 
+    :return: the error of a wrong option. The query may begin, since its first micro-batch raises this error,
+        too. It raises no error if Spark's workers have other packages than this process.
     :raises OptionError: the query must not begin, since its mode or its file manager is not supported.
     """
     started = streaming_query.started_query(query, FORMAT, options_at)
@@ -53,8 +55,8 @@ def query_start(spark: SparkSession, query: StreamingQuery) -> QueryStart | None
         return None
     try:
         configuration = configure(started.options, started.folder)
-    except OptionError:
-        return None  # The first micro-batch raises this error, and the end of the run logs it.
+    except OptionError as error:
+        return error
     configuration.refuse_bucket(spark.conf.get(FILE_MANAGER, None))
     location = configuration.location
     store = location.open_log(started.query_id)
