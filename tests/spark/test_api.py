@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sqlite3
 import sys
 import threading
@@ -33,7 +34,15 @@ from tests.spark.tables import numbers, stream
 from tests.support.waiting import until
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.demo.server import choose_port
-from wal_sink.errors import FlushTimeout, NotDrained, OptionError, TargetRefused, UnsupportedSpark
+from wal_sink.errors import (
+    FlushTimeout,
+    LogUnavailable,
+    NotDrained,
+    OptionError,
+    TargetRefused,
+    UnsupportedSpark,
+    WrongOwner,
+)
 from wal_sink.flush.loop import FlushLoop
 from wal_sink.spark.api import WORKER_PATH
 from wal_sink.spark.internals import python_worker, spark_session
@@ -204,13 +213,15 @@ def fail_in_the_block(shop: Shop) -> None:
         raise KeyError("mine")
 
 
-def run_to_sqlite(spark: SparkSession, folder: Path, target: str) -> StreamingQuery:
+def run_to_sqlite(
+    spark: SparkSession, folder: Path, target: str, *, checkpoint: str = "checkpoint"
+) -> StreamingQuery:
     """Run a query to its end, from the files in the folder to a table that has the name of the target."""
     options = {"target": "sql", "sql.url": f"sqlite:///{folder / 'rows.db'}", "table": target}
     job = stream(spark, str(folder / "source")).writeStream.format("wal_sink")
     job = job.options(**{f"{target}.{name}": text for name, text in options.items()})
     job = job.options(targets=target, **{f"{target}.createTable": "true"})
-    job = job.option("checkpointLocation", str(folder / "checkpoint")).trigger(availableNow=True)
+    job = job.option("checkpointLocation", str(folder / checkpoint)).trigger(availableNow=True)
     query = job.start()
     query.awaitTermination()
     return query
@@ -247,6 +258,40 @@ def test_query_with_other_targets_fails_at_once(spark: SparkSession, tmp_path: P
         run_to_sqlite(spark, tmp_path, "new")
 
 
+def test_copied_checkpoint_does_not_hide_the_original(spark: SparkSession, tmp_path: Path) -> None:
+    """The copy has the id of the original, and gets no new row. The end of the block raises its error."""
+    write_source(tmp_path / "source", 1)
+    sink = wal_sink.register(spark)
+    original = run_to_sqlite(spark, tmp_path, "t")
+    shutil.copytree(tmp_path / "checkpoint", tmp_path / "copy")
+    copy = run_to_sqlite(spark, tmp_path, "t", checkpoint="copy")
+    assert sink.await_flushed(original).epoch == 0
+    with pytest.raises(WrongOwner):
+        sink.status(copy)
+    with pytest.raises(WrongOwner):
+        sink.close()
+
+
+def test_status_is_readable_after_a_transient_start_error(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """The block raises the error, since its flush has not begun."""
+    write_source(tmp_path / "source", 1)
+    with wal_sink.register(spark):
+        run_to_sqlite(spark, tmp_path, "t")
+    log = Path(wal_sink.status(str(tmp_path / "checkpoint")).log.removeprefix("file://"))
+    states = log / "state"
+    sink = wal_sink.register(spark)
+    states.rename(tmp_path / "moved")
+    states.symlink_to(states)  # a read fails
+    query = run_to_sqlite(spark, tmp_path, "t")
+    states.unlink()
+    (tmp_path / "moved").rename(states)
+    assert sink.status(query).flushed == 0
+    with pytest.raises(LogUnavailable):
+        sink.close()
+
+
 def run_and_fail(spark: SparkSession, folder: Path) -> None:
     """Leave a block by an exception after a query has run."""
     with wal_sink.register(spark):
@@ -254,7 +299,7 @@ def run_and_fail(spark: SparkSession, folder: Path) -> None:
         raise KeyError("mine")
 
 
-def test_exception_of_a_block_goes_through_beside_a_corrupt_log(
+def test_block_keeps_its_exception_beside_a_corrupt_log(
     spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     write_source(tmp_path / "source", 1)

@@ -58,6 +58,8 @@ class Queries:
         self.flushes_here = flushes_here
         self.refused: dict[str, WalSinkError] = {}
         """The error of each query that is refused or cannot be flushed, by query id."""
+        self._refused_runs: dict[str, str] = {}
+        """The run of each error, by query id. A query of a copied checkpoint has the id of the original."""
         self.closed = False
         """True if no further flush starts."""
         self._spark = spark
@@ -116,16 +118,18 @@ class Queries:
     def flush_of(self, query: StreamingQuery) -> QueryFlush:
         """Return the flush of a query; without threads if this process does not flush the query.
 
-        :raises WalSinkError: the query was refused.
+        :raises WalSinkError: this run of the query was refused, by an error that does not pass by itself.
         :raises OptionError: the query is not of this sink, or Spark does not answer.
         """
-        query_id = str(query.id)
-        if refusal := self.refused.get(query_id):
+        query_id, run_id = str(query.id), str(query.runId)
+        refusal = self.refused.get(query_id)
+        is_of_run = self._refused_runs.get(query_id) == run_id
+        if refusal is not None and is_of_run and not refusal.transient:
             raise type(refusal)(*refusal.args)
         if flush := self._flush(query_id):
             return flush
         place = open_place(query)
-        return QueryFlush(query_id, str(query.runId), lambda: place)
+        return QueryFlush(query_id, run_id, lambda: place)
 
     def flushes(self) -> Sequence[QueryFlush]:
         """Return the flushes of this process, which `close` waits for."""
@@ -185,7 +189,7 @@ class Queries:
             WalSinkError
         ) as error:  # the first commit of the run fails, unless the run has no data
             logger.error("query %s is not flushed by this process: %s", query_id, error.one_line)  # noqa: TRY400
-            self.refused[query_id] = error
+            self._keep_refusal(query, error)
         except Exception:
             logger.exception("query %s is not flushed by this process", query_id)
 
@@ -261,8 +265,12 @@ class Queries:
     def _refuse(self, query: StreamingQuery, error: WalSinkError) -> None:
         """Stop a query, also inside `onQueryStarted`, and keep the error for the handle."""
         logger.error("query %s is refused: %s", query.id, error.one_line)
-        self.refused[str(query.id)] = error
+        self._keep_refusal(query, error)
         streaming_query.stop(query)
+
+    def _keep_refusal(self, query: StreamingQuery, error: WalSinkError) -> None:
+        self.refused[str(query.id)] = error
+        self._refused_runs[str(query.id)] = str(query.runId)
 
     # --- the registry -----------------------------------------------------------------------------
 
