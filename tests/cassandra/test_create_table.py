@@ -131,7 +131,7 @@ def test_table_that_only_the_first_node_lacks_is_used(
     cassandra: Node, keyspace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The node receives the table while the start waits."""
-    refuse = plan.refuse_disagreement
+    refuse = table.refuse_disagreement
 
     def receive_table(*args: Any) -> None:
         cassandra.execute(CREATED.format(keyspace).rstrip(";"))
