@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import time
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from fractions import Fraction
 from typing import Final
 
@@ -30,6 +30,30 @@ def counted(number: int, one: str, many: str = "") -> str:
     :param many: text after every other number; by default `one` with an s.
     """
     return f"{number:,} {one if number == 1 else many or f'{one}s'}"
+
+
+_DECIMAL_SIZES = ("kB", "MB", "GB", "TB", "PB")
+
+
+def byte_count(size: int) -> str:
+    """Return a size as text, such as `1.3 MB`, in decimal units."""
+    if size < 1_000:
+        return counted(size, "byte")
+    power = min((len(str(size)) - 1) // 3, len(_DECIMAL_SIZES))
+    return f"{size / 1_000**power:,.1f} {_DECIMAL_SIZES[power - 1]}"
+
+
+def duration(seconds: float) -> str:
+    """Return seconds as text: below a minute such as `4.2 s`, otherwise such as `0:02:03`."""
+    return f"{seconds:.1f} s" if seconds < 60 else str(timedelta(seconds=int(seconds)))
+
+
+def ago(seconds: float) -> str:
+    """Return an age as text in one unit, such as `4 s ago` or `3 h ago`."""
+    for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds // length:,.0f} {unit} ago"
+    return f"{max(0.0, seconds):.0f} s ago"
 
 
 _SECONDS: Final = {

@@ -18,7 +18,7 @@ from wal_sink.targets.cassandra import CassandraOptions
 from wal_sink.targets.cassandra.plan import written_columns
 from wal_sink.targets.cassandra.row_plan import MAX_TTL_S
 from wal_sink.targets.cassandra.rows import check
-from wal_sink.targets.operations import read_words
+from wal_sink.targets.operation_options import read_words
 from wal_sink.units import now_us
 
 INSTANT = pa.timestamp("us", "UTC")

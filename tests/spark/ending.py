@@ -23,7 +23,7 @@ from tests.spark.remains import remains
 from tests.support.waiting import until
 from wal_sink.demo.local_spark import local_session
 from wal_sink.errors import TargetUnavailable
-from wal_sink.spark.queries import Queries
+from wal_sink.spark.classic_queries import Queries
 from wal_sink.targets.base import IdempotentSession
 from wal_sink.targets.cassandra import CassandraTarget
 

@@ -45,8 +45,8 @@ from wal_sink.errors import (
 )
 from wal_sink.flush.loop import FlushLoop
 from wal_sink.spark.api import WORKER_PATH
+from wal_sink.spark.classic_queries import Queries
 from wal_sink.spark.internals import python_worker, spark_session
-from wal_sink.spark.queries import Queries
 from wal_sink.spark.query_flush import QueryFlush
 from wal_sink.testing.faults import Faults
 

@@ -1,4 +1,4 @@
-"""The parameters of several commands, and the parser of `--option`."""
+"""The parameters of several commands, the parser of `--option`, and the check of arguments that conflict."""
 
 from __future__ import annotations
 

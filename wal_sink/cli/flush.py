@@ -26,8 +26,8 @@ from wal_sink.cli.arguments import (
 )
 from wal_sink.cli.terminal import SafeConsole, output, progress_bar
 from wal_sink.metrics.server import LOOPBACK, Exposition
-from wal_sink.progress.status import byte_count, epoch_id
-from wal_sink.units import counted
+from wal_sink.progress.status import epoch_id
+from wal_sink.units import byte_count, counted
 
 _SIGNAL_S = 0.1
 """Most seconds between a signal and the end of a wait."""

@@ -41,15 +41,13 @@ from wal_sink.options import Entry, SinkOptions, reference
 from wal_sink.progress.status import (
     Line,
     Status,
-    ago,
-    byte_count,
     epoch_id,
     read_status,
     status_lines,
 )
 from wal_sink.publish.preflight import preflight_options
 from wal_sink.targets.registry import installed, target_type
-from wal_sink.units import counted, now_us
+from wal_sink.units import ago, byte_count, counted, now_us
 
 _WATCH_S = 1.0
 """Seconds between two reads of `--watch`."""

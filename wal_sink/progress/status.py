@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import shlex
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -26,38 +25,15 @@ from wal_sink.progress.flusher_report import (
     read_report,
 )
 from wal_sink.protocol.state import named_target, refuse_other_place
-from wal_sink.units import counted, iso, now_us
+from wal_sink.units import ago, byte_count, counted, duration, iso, now_us
 from wal_sink.wal.location import refuse_other_log, refuse_vanished, store_errors
 from wal_sink.wal.segment import refused_files
 from wal_sink.wal.store import LogStore, newest, read_object
-
-_SIZES = ("kB", "MB", "GB", "TB", "PB")
-
-
-def byte_count(size: int) -> str:
-    """Return a size as text, such as `1.3 MB`, in decimal units."""
-    if size < 1_000:
-        return counted(size, "byte")
-    power = min((len(str(size)) - 1) // 3, len(_SIZES))
-    return f"{size / 1_000**power:,.1f} {_SIZES[power - 1]}"
-
-
-def duration(seconds: float) -> str:
-    """Return seconds as text: below a minute such as `4.2 s`, otherwise such as `0:02:03`."""
-    return f"{seconds:.1f} s" if seconds < 60 else str(timedelta(seconds=int(seconds)))
 
 
 def epoch_id(epoch: int) -> str:
     """Return the number of an epoch as text; `nothing yet` for -1."""
     return "nothing yet" if epoch < 0 else str(epoch)
-
-
-def ago(seconds: float) -> str:
-    """Return an age as text in one unit, such as `4 s ago` or `3 h ago`."""
-    for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
-        if seconds >= 2 * length:
-            return f"{seconds // length:,.0f} {unit} ago"
-    return f"{max(0.0, seconds):.0f} s ago"
 
 
 Level = Literal["plain", "good", "waiting", "bad"]

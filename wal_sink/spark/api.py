@@ -23,11 +23,11 @@ from wal_sink.options import as_texts
 from wal_sink.progress.status import Status, read_status
 from wal_sink.progress.wait import Flushed, wait_until_flushed
 from wal_sink.publish.preflight import Checked, preflight
+from wal_sink.spark.classic_queries import Queries
 from wal_sink.spark.connect_queries import ConnectQueries, unknown_place
 from wal_sink.spark.data_source import FORMAT, HandledDataSource, WalSinkDataSource, add_format
 from wal_sink.spark.internals import connect_client, python_worker, spark_session, streaming_query
 from wal_sink.spark.log_messages import log_flushing
-from wal_sink.spark.queries import Queries
 from wal_sink.spark.query_errors import failure_in
 from wal_sink.spark.query_flush import Place
 from wal_sink.spark.query_start import open_place

@@ -22,7 +22,7 @@ from wal_sink.errors import InvalidRow
 from wal_sink.model.plan import Plan
 from wal_sink.model.spark_types import is_text
 from wal_sink.targets.arrow_values import FALSE, TRUE, as_python, blob, null, shorten, string
-from wal_sink.targets.operations import DELETE, OPERATIONS, UNAVAILABLE_VALUE
+from wal_sink.targets.operation_options import DELETE, OPERATIONS, UNAVAILABLE_VALUE
 
 # --- deletes --------------------------------------------------------------------------------------
 

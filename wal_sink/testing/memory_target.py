@@ -33,7 +33,7 @@ from wal_sink.targets.base import (
     Target,
 )
 from wal_sink.targets.cdc import operations_of_rows
-from wal_sink.targets.operations import (
+from wal_sink.targets.operation_options import (
     DELETE,
     OperationColumn,
     Operations,

@@ -1,4 +1,4 @@
-"""Undocumented names of a Spark Connect client, which sends commands to its server."""
+"""Reads and watches a Spark Connect client, which sends commands to its server, by undocumented names."""
 
 from __future__ import annotations
 

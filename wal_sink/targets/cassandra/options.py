@@ -29,7 +29,7 @@ from wal_sink.options import (
 )
 from wal_sink.targets.cassandra.row_plan import MAX_TTL_S, TableName
 from wal_sink.targets.ddl import CREATE_TABLE, KEY_COLUMNS, PARTITION_COLUMNS, Layout
-from wal_sink.targets.operations import OPERATION_COLUMN, OperationOptions
+from wal_sink.targets.operation_options import OPERATION_COLUMN, OperationOptions
 
 LEDGER_TABLE = "wal_sink_ledger"
 COLUMNS_OPTION = "cassandra.columns"

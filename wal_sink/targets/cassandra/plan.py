@@ -50,7 +50,7 @@ from wal_sink.targets.columns import (
     refuse_named_column,
 )
 from wal_sink.targets.ddl import CREATE_TABLE, KEY_COLUMNS, quote, refuse_other_key
-from wal_sink.targets.operations import without_operation
+from wal_sink.targets.operation_options import without_operation
 from wal_sink.unknown_names import did_you_mean
 
 logger = logging.getLogger(__name__)

@@ -22,7 +22,7 @@ from wal_sink.targets.cassandra.options import (
 )
 from wal_sink.targets.cassandra.row_plan import CassandraPlan
 from wal_sink.targets.client import Client, ClientTarget
-from wal_sink.targets.operations import BY_POSITION, described
+from wal_sink.targets.operation_options import BY_POSITION, described
 
 
 class CassandraTarget(ClientTarget):

@@ -10,7 +10,7 @@ import msgspec
 from wal_sink.errors import OptionError
 from wal_sink.options import CONNECTS, SECRET, SHAPES, about
 from wal_sink.targets.ddl import KEY_COLUMNS, without_effect
-from wal_sink.targets.operations import OPERATION_COLUMN, UNAVAILABLE_VALUE, OperationOptions
+from wal_sink.targets.operation_options import OPERATION_COLUMN, UNAVAILABLE_VALUE, OperationOptions
 
 EVENT_COLUMN = "delta.timestampColumn"
 

@@ -42,7 +42,7 @@ from wal_sink.targets.delta.files import Files, no_table
 from wal_sink.targets.delta.options import EVENT_COLUMN, DeltaOptions
 from wal_sink.targets.delta.partitions import PARTITIONS, about_partitions
 from wal_sink.targets.delta.table import RANDOM_PREFIXES, Table
-from wal_sink.targets.operations import with_operation, without_operation
+from wal_sink.targets.operation_options import with_operation, without_operation
 
 logger = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""The session of the Iceberg target: commits staged files with the ledger row."""
+"""The session of the Iceberg target: stages files, and lets the table commit them with the ledger row."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ from wal_sink.targets.ddl import (
     refuse_other_key,
     refuse_unknown_columns,
 )
-from wal_sink.targets.operations import (
+from wal_sink.targets.operation_options import (
     BY_POSITION,
     described,
     with_operation,

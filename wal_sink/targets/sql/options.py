@@ -14,7 +14,7 @@ import msgspec
 from wal_sink.errors import OptionError
 from wal_sink.options import SECONDS, SHAPES, Options, about, secret_parameter
 from wal_sink.targets.ddl import quote, refuse_key_and_mode
-from wal_sink.targets.operations import OperationOptions
+from wal_sink.targets.operation_options import OperationOptions
 
 
 class TableName(NamedTuple):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -198,8 +198,8 @@ class Dialect(NamedTuple):
 
     title: str
     """The name of the database in errors."""
-    upsert: Literal["conflict", "duplicate key", ""]
-    """The clause of INSERT that replaces a row. Empty if no such clause is known."""
+    upsert: bool
+    """True if wal_sink knows the database's clause of INSERT that replaces a row."""
     error_codes: ErrorCodes
     types: Types
     """The Arrow type that holds the values of each type of the database."""
@@ -217,11 +217,8 @@ class Dialect(NamedTuple):
     """The most characters of a name."""
     is_file: bool = False
     """True if the database is a file that this process opens, without a server."""
-
-    @property
-    def is_mysql(self) -> bool:
-        """Return True for MySQL and MariaDB."""
-        return self.upsert == "duplicate key"
+    is_mysql: bool = False
+    """True for MySQL and MariaDB."""
 
 
 def _sqlite_code(error: BaseException) -> Code:
@@ -246,7 +243,7 @@ STANDARD_CODES = ErrorCodes(_standard_class, passing=_PASSING, refusing=_REFUSIN
 
 SQLITE = Dialect(
     title="SQLite",
-    upsert="conflict",
+    upsert=True,
     types=SQLITE_TYPES,
     new=NEW_SQLITE,
     fits=sqlite_fits,
@@ -265,7 +262,7 @@ SQLITE = Dialect(
 
 DUCKDB = Dialect(
     title="DuckDB",
-    upsert="conflict",
+    upsert=True,
     types=DUCKDB_TYPES,
     new=NEW_DUCKDB,
     fits=duckdb_fits,
@@ -290,7 +287,7 @@ comment. Both are sent, because the URL of a MariaDB server can begin with mysql
 
 MYSQL = Dialect(
     title="MySQL",
-    upsert="duplicate key",
+    upsert=True,
     types=MYSQL_TYPES,
     new=NEW_MYSQL,
     fits=mysql_fits,
@@ -305,13 +302,14 @@ MYSQL = Dialect(
     ),
     ledger_suffix="ENGINE=InnoDB CHARACTER SET utf8mb4 COLLATE utf8mb4_bin",
     longest=64,
+    is_mysql=True,
 )
 
 MARIADB = MYSQL._replace(title="MariaDB")
 
 GENERIC = Dialect(
     title="The database",
-    upsert="",
+    upsert=False,
     types=GENERIC_TYPES,
     new=NEW_STANDARD,
     fits=standard_fits,

@@ -80,7 +80,7 @@ class Concurrency:
             return  # the latency belongs to an earlier window
         self._answers += answers
         self._latency += answers * (now - sent)
-        # The limit is reached if it had no room for as many requests again.
+        # The limit counts as reached if another group of the same size would have exceeded it.
         self._full |= in_flight + answers > self.limit
         if self._answers >= self.limit:
             self._adapt(self._latency / self._answers, now)
