@@ -242,7 +242,8 @@ AT = "delta.timestampColumn"
 @pytest.mark.parametrize(
     ("options", "error"),
     [
-        ({"delta.path": "lake/orders"}, "a relative path: it is another folder in each process"),
+        ({"delta.path": "lake/orders"}, "A relative path is another folder in each process"),
+        ({"delta.path": "file:/data/t"}, "neither an absolute path nor a URL"),
         ({"delta.storageOptions": "[]"}, r"delta\.storageOptions is not a JSON object"),
         ({"delta.storageOptions": '{"a": 1}'}, r"delta\.storageOptions is not a JSON object"),
         ({"delta.storageOptions": "x"}, r"delta\.storageOptions is not a JSON object"),

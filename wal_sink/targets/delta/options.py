@@ -85,8 +85,9 @@ class DeltaOptions(OperationOptions, frozen=True, kw_only=True):
             )
         if "://" not in self.path and not self.path.startswith("/"):
             raise OptionError(
-                f"Option delta.path is {self.path}, a relative path: it is another folder in each process.",
-                "Write an absolute path, such as /data/orders, or a URL.",
+                f"Option delta.path is {self.path}, which is neither an absolute path nor a URL with `://`. A"
+                " relative path is another folder in each process.",
+                "Write an absolute path, such as /data/orders, or a URL, such as s3://bucket/orders.",
             )
         msgspec.structs.force_setattr(self, "path", re.sub(r"(?<=[^/:])/+$", "", self.path))
 
