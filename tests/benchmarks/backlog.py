@@ -16,8 +16,8 @@ import numpy as np
 
 from tests.benchmarks.rows import Source
 from wal_sink.configuration import configure, retention_of
-from wal_sink.flush.connection import Pipeline
 from wal_sink.flush.flusher import Flusher
+from wal_sink.flush.pipeline import Pipeline
 from wal_sink.flush.reporter import Reporter
 from wal_sink.flush.write import WriteInThread
 from wal_sink.model.manifest import Execution, Task

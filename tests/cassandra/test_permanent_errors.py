@@ -31,9 +31,9 @@ from tests.support.waiting import until
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.demo.cassandra import EmbeddedCassandra, Node
 from wal_sink.errors import OptionError, SchemaMismatch, TargetUnavailable
-from wal_sink.flush.connection import Pipeline
 from wal_sink.flush.flusher import Flusher
 from wal_sink.flush.loop import FlushLoop
+from wal_sink.flush.pipeline import Pipeline
 from wal_sink.flush.reporter import Reporter
 from wal_sink.progress.status import Status, read_status
 from wal_sink.targets.base import RowSlice

@@ -6,8 +6,8 @@ import pickle
 import uuid
 from dataclasses import replace
 
-from wal_sink.flush.connection import TargetConnection
 from wal_sink.flush.reporter import Reporter
+from wal_sink.flush.target_connection import TargetConnection
 from wal_sink.flush.window import Window, share_out
 from wal_sink.flush.write import Answer, FlushTask, most_severe
 from wal_sink.targets.base import RowsRefused, Target

@@ -11,9 +11,9 @@ import pytest
 from tests.protocol.engine import World, in_memory
 from tests.support.waiting import until
 from wal_sink.checkpoint.checkpoint import Checkpoint
-from wal_sink.flush.connection import Pipeline
 from wal_sink.flush.flusher import Flusher
 from wal_sink.flush.loop import FlushLoop
+from wal_sink.flush.pipeline import Pipeline
 from wal_sink.flush.reporter import Reporter
 from wal_sink.model import paths
 from wal_sink.progress.flusher_report import ErrorReport, FlusherReport, read_report

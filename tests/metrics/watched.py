@@ -9,8 +9,8 @@ from state_backends import open_backend
 from tests.protocol.engine import World
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.errors import WalSinkError
-from wal_sink.flush.connection import Pipeline
 from wal_sink.flush.flusher import Flusher
+from wal_sink.flush.pipeline import Pipeline
 from wal_sink.flush.reporter import Reporter
 from wal_sink.metrics.prometheus import Metrics, QueryMetrics
 from wal_sink.protocol.retention import Retention

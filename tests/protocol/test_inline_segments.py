@@ -14,8 +14,8 @@ from tests.protocol.operators import stops
 from tests.protocol.raw import parsed
 from wal_sink import errors
 from wal_sink.checkpoint.checkpoint import Checkpoint
-from wal_sink.flush.connection import TargetConnection
 from wal_sink.flush.reporter import Reporter
+from wal_sink.flush.target_connection import TargetConnection
 from wal_sink.flush.window import Window
 from wal_sink.model.manifest import Manifest
 from wal_sink.progress.status import read_status

@@ -17,8 +17,8 @@ from tests.protocol.cases import covered
 from tests.protocol.engine import Rows, World, flush, in_memory, until_idle
 from tests.protocol.operations import At
 from wal_sink.errors import OptionError, TargetRefused, TargetUnavailable
-from wal_sink.flush.connection import TargetConnection
 from wal_sink.flush.reporter import Reporter
+from wal_sink.flush.target_connection import TargetConnection
 from wal_sink.flush.window import Window
 from wal_sink.model.ledger import SENDINGS
 from wal_sink.publish.plans import refuse_quarantine

@@ -14,8 +14,8 @@ from tests.protocol.adding import AddingTarget, AddingWorld, Pair, StagingSessio
 from tests.protocol.cases import covered
 from tests.protocol.engine import flush, until_idle
 from wal_sink.errors import TargetUnavailable
-from wal_sink.flush.connection import TargetConnection
 from wal_sink.flush.reporter import Reporter
+from wal_sink.flush.target_connection import TargetConnection
 from wal_sink.flush.window import Window
 from wal_sink.flush.write import WriteRows
 from wal_sink.model.ledger import LedgerRow, Outcome

@@ -17,7 +17,7 @@ from tests.simulator.world import QueryBackup, World
 from wal_sink.admin.query import Query
 from wal_sink.admin.repair import adopt, give_up, set_mark
 from wal_sink.errors import WalSinkError
-from wal_sink.flush.connection import Pipeline
+from wal_sink.flush.pipeline import Pipeline
 from wal_sink.model.state import State
 
 _SILENT_S = 60.0

@@ -16,7 +16,7 @@ from tests.simulator.target import KINDS, Database, SimulatedTarget
 from tests.simulator.trace import Trace
 from tests.simulator.volume import Files, Mount, Volume
 from wal_sink.checkpoint.checkpoint import Checkpoint
-from wal_sink.flush.connection import Pipeline
+from wal_sink.flush.pipeline import Pipeline
 from wal_sink.model.ledger import SENDINGS, LedgerRow, ledger_key
 from wal_sink.protocol.retention import Retention
 from wal_sink.wal.store import LogStore

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from wal_sink.admin import repair
 from wal_sink.admin.query import Query
-from wal_sink.flush.connection import Pipeline
+from wal_sink.flush.pipeline import Pipeline
 
 
 class _PlayedQuery(Query):

@@ -14,7 +14,7 @@ import msgspec
 
 from wal_sink.admin.query import Query, actor, connected, wanted_targets
 from wal_sink.errors import MissingManifest, WalSinkError
-from wal_sink.flush.connection import Pipeline, plan_of
+from wal_sink.flush.pipeline import Pipeline, plan_of
 from wal_sink.model.ledger import LedgerRow
 from wal_sink.model.manifest import Manifest
 from wal_sink.model.state import EpochManifest, State, TargetState

@@ -18,9 +18,9 @@ from tenacity import RetryCallState, stop_never
 from wal_sink.admin.query import Query, actor, find_query, logged_options, wanted_targets
 from wal_sink.configuration import retention_of
 from wal_sink.errors import NotDrained, WalSinkError
-from wal_sink.flush.connection import Pipeline
 from wal_sink.flush.flusher import Flusher, Pass
 from wal_sink.flush.loop import FlushLoop
+from wal_sink.flush.pipeline import Pipeline
 from wal_sink.flush.reporter import Reporter
 from wal_sink.flush.write import WriteInThread
 from wal_sink.model.state import Mark, State, Sums

@@ -23,8 +23,9 @@ from wal_sink.configuration import (
     storage_options,
 )
 from wal_sink.errors import OptionError
-from wal_sink.flush.connection import Pipeline, TargetConnection
+from wal_sink.flush.pipeline import Pipeline
 from wal_sink.flush.reporter import Reporter
+from wal_sink.flush.target_connection import TargetConnection
 from wal_sink.model.state import State, TargetState
 from wal_sink.options import (
     SinkOptions,

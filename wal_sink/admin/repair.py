@@ -15,7 +15,7 @@ import msgspec
 from wal_sink.admin.query import Query, actor, connected, one_target
 from wal_sink.checkpoint.checkpoint import Offsets
 from wal_sink.errors import FlusherAtWork, OptionError, WrongOwner
-from wal_sink.flush.connection import Pipeline
+from wal_sink.flush.pipeline import Pipeline
 from wal_sink.model import paths
 from wal_sink.model.ledger import LedgerRow
 from wal_sink.model.manifest import Appended, Execution

@@ -11,7 +11,7 @@ import msgspec
 from wal_sink.admin.quarantine import json_value
 from wal_sink.admin.query import Query, one_target
 from wal_sink.errors import MissingManifest, OptionError, WalSinkError
-from wal_sink.flush.connection import plan_of
+from wal_sink.flush.pipeline import plan_of
 from wal_sink.model import paths
 from wal_sink.model.manifest import Manifest, SegmentRef
 from wal_sink.model.plan import Column

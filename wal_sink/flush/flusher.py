@@ -21,8 +21,9 @@ from wal_sink.errors import (
     WalSinkError,
     while_refused,
 )
-from wal_sink.flush.connection import Pipeline, TargetConnection, plan_of
+from wal_sink.flush.pipeline import Pipeline, plan_of
 from wal_sink.flush.reporter import Reporter
+from wal_sink.flush.target_connection import TargetConnection
 from wal_sink.flush.window import WINDOW_EPOCHS, Window, manifests_of_window
 from wal_sink.flush.write import WriteInThread, WriteRows
 from wal_sink.model.ledger import LedgerRow, claim_sending

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from wal_sink.flush.connection import Pipeline
+from wal_sink.flush.pipeline import Pipeline
 from wal_sink.model.ledger import LedgerRow
 from wal_sink.model.manifest import Manifest, SegmentRef
 from wal_sink.model.plan import Plan

@@ -19,9 +19,9 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from wal_sink.errors import WalSinkError
-from wal_sink.flush.connection import TargetConnection, target_errors
 from wal_sink.flush.rate_limit import RateLimit
 from wal_sink.flush.reporter import Reporter
+from wal_sink.flush.target_connection import TargetConnection, target_errors
 from wal_sink.flush.window import SegmentRange, Window
 from wal_sink.targets.base import (
     IdempotentSession,

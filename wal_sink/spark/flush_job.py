@@ -16,9 +16,9 @@ from collections.abc import Iterator
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from wal_sink.flush.connection import TargetConnection
 from wal_sink.flush.rate_limit import rate_per_task
 from wal_sink.flush.reporter import Reporter
+from wal_sink.flush.target_connection import TargetConnection
 from wal_sink.flush.window import SegmentRange, Window, share_out
 from wal_sink.flush.write import (
     Answer,

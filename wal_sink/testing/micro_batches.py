@@ -17,8 +17,8 @@ import pyarrow as pa
 from state_backends import StateBackend, open_backend
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.errors import WalSinkError
-from wal_sink.flush.connection import Pipeline
 from wal_sink.flush.flusher import Flusher, Pass
+from wal_sink.flush.pipeline import Pipeline
 from wal_sink.model import paths
 from wal_sink.model.manifest import Appended, Execution, Manifest, Task
 from wal_sink.model.plan import Plan, plans_key
