@@ -78,7 +78,9 @@ def error_page() -> str:
     parts = [_table(("exit code", "the operator", "errors"), lines)]
     for kind in error_kinds():
         meaning, remedy = explanation(kind)
-        passes = " It may pass by itself, and the flusher waits for that." if kind.transient else ""
+        passes = (
+            " The error may pass by itself, so the flusher tries again." if kind.transient else ""
+        )
         parts += [
             f"## {kind.__name__}",
             f"Exit code {kind.exit_code}.{passes} {meaning}",

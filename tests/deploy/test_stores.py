@@ -64,7 +64,7 @@ def test_lost_answer_to_a_create_is_a_success(
 
 
 @pytest.mark.parametrize("other", [b"other", LARGE], ids=["small", "large"])
-def test_create_during_an_output_keeps_one_whole_object(
+def test_create_while_an_output_is_open_keeps_one_object(
     backend: StateBackend, other: bytes
 ) -> None:
     """The store checks the condition at the end of an upload.

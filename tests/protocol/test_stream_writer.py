@@ -29,7 +29,7 @@ def started(tmp_path: Path) -> tuple[Run, WalSinkStreamWriter]:
     return run, WalSinkStreamWriter(micro_batch(run, tmp_path))
 
 
-def test_changed_wal_location_stays_empty(
+def test_start_with_changed_wal_location_writes_nothing_there(
     started: tuple[Run, WalSinkStreamWriter], tmp_path: Path
 ) -> None:
     """Not even a plan is written there, so that the log can be moved to it."""

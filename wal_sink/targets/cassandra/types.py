@@ -70,7 +70,7 @@ def as_nanoseconds(column: pa.Array) -> pa.Array:
 
 
 def sub_milliseconds(column: pa.Array) -> pa.Array:
-    """Return flags of the instants that are not a whole number of milliseconds."""
+    """Return a flag for each instant: True if it is not a whole number of milliseconds."""
     micros = column.cast(pa.int64())
     return pc.not_equal(pc.multiply(pc.divide(micros, _THOUSAND), _THOUSAND), micros)
 

@@ -42,7 +42,7 @@ def words_of(text: str) -> str:
 
 
 def _unrounded(held_by: pa.DataType) -> Callable[[SqlType], pa.DataType | None]:
-    """Return a function for `Types` that refuses MySQL's `float(7,4)` and `double(10,2)`, which round."""
+    """Return an entry of `Types` that refuses MySQL's `float(7,4)` and `double(10,2)`, since they round."""
     return lambda type_: held_by if type_.second is None else None
 
 
