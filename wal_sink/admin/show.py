@@ -60,7 +60,7 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     bytes: int | None = None
     problem: str | None = None
     details: AttemptDetails | None = None
-    """Only if the command shows a single epoch."""
+    """More about the attempt. None if the command lists several epochs."""
 
 
 class EpochList(msgspec.Struct, frozen=True, kw_only=True):

@@ -187,7 +187,7 @@ class Reporter:
         return time.monotonic() - self._written_s > self._period_s
 
     def _beat(self, over: threading.Event) -> None:
-        """Repeat the last report when it is due, or when `stopping` returns another id.
+        """Repeat the last report when it is due, or when Spark is told to stop another run.
 
         Nothing is repeated if the flusher has not reported yet, or hangs.
         """

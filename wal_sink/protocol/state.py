@@ -71,7 +71,7 @@ class Opening(NamedTuple):
     targets: tuple[str, ...]
     options: Mapping[str, str]
     after: str = ""
-    """Id of the run that had opened last when the batch of this `commit()` was planned; empty for none."""
+    """Id of the newest run in the log when Spark planned the micro-batch. Empty if the log had no run."""
 
 
 # --- the log and its runs ------------------------------------------------------------------------

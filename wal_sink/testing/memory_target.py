@@ -229,7 +229,7 @@ class MemorySession(IdempotentSession):
             raise RowsRefused(refused)
 
     def finish(self, current: LedgerRow | None, new: LedgerRow) -> Outcome:
-        """Write all rows; replace the ledger row if it is `current`."""
+        """Write all rows. Then replace the ledger row, unless it is no longer `current`."""
         self.drain()
         with self._target.lock:
             if self._target.ledger.get(self._query_id) != current:

@@ -411,9 +411,10 @@ def encode(
 def _without_expired(
     column: pa.Array, absent: int | Array, expired: Array
 ) -> tuple[pa.Array, Array]:
-    """Replace the values of expired rows by nulls. Return the column, and the length of each row's null.
+    """Replace the values of expired rows by nulls, which delete the cells.
 
-    :param absent: the length of the nulls that the column has, see `prefixed`.
+    :param absent: the length that encodes a null of the column, `NULL` or `UNSET`, as in `prefixed`.
+    :returns: the column; and for each row the length that encodes its null, `NULL` if the row expired.
     """
     lengths_of_nulls = np.where(expired & booleans(column.is_valid()), NULL, absent)
     return pc.if_else(flags(~expired), column, null(column.type)), lengths_of_nulls

@@ -43,8 +43,8 @@ _MYSQL_COLUMNS = """
     FROM information_schema.columns
     WHERE table_name = %s AND table_schema = COALESCE(%s, DATABASE()) ORDER BY ordinal_position"""
 _COLUMNS = {"DuckDB": _DUCKDB_COLUMNS, "MySQL": _MYSQL_COLUMNS, "MariaDB": _MYSQL_COLUMNS}
-"""Queries by `Dialect.title`. Each row has the name, the type, and three flags: the column refuses nulls,
-has a default, is computed."""
+"""The query for the columns of a table, by `Dialect.title`. Each row of its answer has a column's name, its
+type, and three flags: True if the column refuses nulls, if it has a default, and if it is computed."""
 
 
 def _refuse_other_case(name: TableName, tables: Iterable[str]) -> None:
