@@ -167,7 +167,7 @@ def progress_bar(
 
     :param description: the text before the bar.
     :param as_json: True for no bar.
-    :return: a function that gets how much is done, and how much there is to do in all.
+    :return: a function that sets the progress. Its arguments are the amount that is done, and the total.
     """
     texts = TextColumn("{task.description}"), BarColumn()
     console = Console(stderr=True)

@@ -39,7 +39,7 @@ class TableColumn(NamedTuple):
     computed: bool = False
     """True if the database computes the column and takes no value."""
     role: Role | None = None
-    """The role in the plan. None stands for "required" or "regular", as the field `required` says."""
+    """The role in the plan. None for the role "required" if `required` is true, otherwise "regular"."""
 
 
 class TableRules(ABC):
