@@ -382,7 +382,7 @@ class Login(NamedTuple):
 
 
 def with_environment(options: CassandraOptions) -> CassandraOptions:
-    """Return the options, and read options that are not set from the environment of this process."""
+    """Fill the options for login and TLS that are not set from environment variables of this process."""
     values = {
         field: value
         for field, variable in ENVIRONMENT.items()

@@ -132,7 +132,10 @@ class Table:
             self.commit([], transactions, reason)
 
     def known_keys(self, rows: pa.Table, keys: Sequence[str]) -> set[tuple[object, ...]]:
-        """Return the keys of the table whose first column has a value of `rows`."""
+        """Return the keys of the table's rows, as far as their first column has a value that `rows` contains.
+
+        :param keys: the key columns.
+        """
         listed = ", ".join(map(quote, keys))
         query = QueryBuilder().register("t", self._table).execute(f"SELECT {listed} FROM t")  # noqa: S608
         matches = set[tuple[object, ...]]()

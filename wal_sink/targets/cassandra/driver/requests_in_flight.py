@@ -179,7 +179,7 @@ class SentGroup:
         self._end()
 
     def _end_all(self, error: Exception) -> list[int]:
-        """End the requests that have no answer, with an error. Return the streams of these requests."""
+        """Let every request without an answer fail with `error`. Return the streams of these requests."""
         with self._lock:
             ended, self._waiting = self._waiting, {}
             self.failed += [FailedRequest(request, error) for request in ended.values()]
