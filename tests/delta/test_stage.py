@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
@@ -38,6 +39,15 @@ def test_small_batches_that_fill_the_memory_become_files(
     receipts = query.session.drain()
     assert finish(query.session, current, following(current), receipts) is Outcome.APPLIED
     assert sorted(row["v"] for row in table_of(query.path)) == sorted([*range(40)] * 2)
+
+
+def test_partition_columns_may_have_any_name(tmp_path: Path) -> None:
+    schema = pa.schema([("row", pa.string()), ("row_list", pa.string()), ("0", pa.int64())])
+    DeltaTable.create(str(tmp_path), schema, partition_by=["row", "row_list"])
+    rows = [{"row": "a", "row_list": "b", "0": 1}, {"row": "c", "row_list": None, "0": 2}]
+    query = Query(tmp_path)
+    query.add(pa.RecordBatch.from_pylist(rows, schema))
+    assert sorted(table_of(query.path), key=lambda row: row["0"]) == rows
 
 
 def test_close_deletes_files_without_a_receipt(tmp_path: Path) -> None:

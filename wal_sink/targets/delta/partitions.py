@@ -38,12 +38,14 @@ def split(rows: pa.Table, names: Sequence[str]) -> Iterator[tuple[Values, pa.Tab
         yield (), rows
         return
     rows = rows.combine_chunks()
-    texts = pa.table([_texts(rows[name]) for name in names], names=list(names))
+    # Columns are named by position, since a partition column may itself be called "row".
+    keys = [str(position) for position in range(len(names))]
+    texts = pa.table([_texts(rows[name]) for name in names], names=keys)
     numbered = texts.append_column("row", pa.array(range(len(rows)), pa.int64()))
-    groups = numbered.group_by(list(names), use_threads=False).aggregate([("row", "list")])
+    groups = numbered.group_by(keys, use_threads=False).aggregate([("row", "list")])
     rest = rows.drop_columns(list(names))
     for group in range(groups.num_rows):
-        values = tuple(groups.column(name)[group].as_py() for name in names)
+        values = tuple(groups.column(key)[group].as_py() for key in keys)
         yield values, rest.take(groups.column("row_list")[group].values)
 
 
