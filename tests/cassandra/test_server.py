@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 import pytest
+from cassandra import AuthenticationFailed
 from cassandra.cluster import NoHostAvailable
 
 from wal_sink.errors import OptionError, SchemaMismatch, TargetUnavailable
@@ -57,6 +58,14 @@ def test_consistency_level_beyond_the_nodes_is_refused(
     assert 'ALTER KEYSPACE "shop" WITH replication = {' in refused.value.remedy
 
 
+def test_keyspace_of_another_datacenter_only_gets_the_local_one() -> None:
+    with pytest.raises(SchemaMismatch) as refused:
+        refuse_too_few_nodes(
+            {"shop": {"class": NETWORK["class"], "b": "3"}}, {"a": 2, "b": 3}, options(), "a"
+        )
+    assert "{'class': 'NetworkTopologyStrategy', 'b': 3, 'a': 2};" in refused.value.remedy
+
+
 def test_ledger_id_follows_from_its_name() -> None:
     """Every start must choose the same id, on every host and in every version."""
     name = TableName("shop", "wal_sink_ledger")
@@ -88,6 +97,16 @@ def test_unknown_or_ambiguous_datacenter_is_refused(
     with pytest.raises(OptionError, match=says) as refused:
         choose_datacenter(wanted, known)
     assert "cassandra.localDatacenter" in str(refused.value)
+
+
+def test_login_that_a_node_cannot_check_is_an_outage() -> None:
+    """A node that cannot read its roles has not found the login wrong."""
+    for text, kind in (
+        ("Provided username app and/or password are incorrect", OptionError),
+        ("Unable to perform authentication: Cannot achieve QUORUM", TargetUnavailable),
+    ):
+        error = NoHostAvailable("", {"10.0.0.1": AuthenticationFailed(text)})
+        assert type(_no_connection(error, options())) is kind
 
 
 def test_connection_without_a_session_is_an_outage() -> None:

@@ -90,7 +90,8 @@ def refuse_too_few_nodes(
                 for place, factor in factors.items()
             )
             possible = {place: count for place, count in held.items() if count}
-            possible = possible or {datacenter: min(3, nodes.get(datacenter, 0))}
+            if not possible.get(place := name or datacenter) and nodes.get(place):
+                possible[place] = min(3, nodes[place])
             replication = ", ".join(f"'{place}': {count}" for place, count in possible.items())
             option = "serialConsistencyLevel" if level == serial else "consistencyLevel"
             raise SchemaMismatch(

@@ -80,6 +80,9 @@ acknowledged updates."""
 _CERTIFICATE = ("certificate", "CERTIFICATE", "unknown ca", "UNKNOWN_CA")
 """Words in OpenSSL's errors about certificates. Some of these errors have no exception type."""
 
+_UNCHECKED = "Unable to perform authentication"
+"""Words in the error of a node that cannot read the roles now, so it has not checked the login."""
+
 _DRIVER_LOG = logging.getLogger("cassandra.cluster")
 
 _OLDEST_PROTOCOL = 4
@@ -277,7 +280,7 @@ def _datacenters(cluster: Any) -> set[str]:
 def _no_connection(error: Exception, options: CassandraOptions) -> WalSinkError:
     causes = (isinstance(error, NoHostAvailable) and of_each_host(error)) or [error]
     for cause in causes:
-        if isinstance(cause, AuthenticationFailed):
+        if isinstance(cause, AuthenticationFailed) and _UNCHECKED not in str(cause):
             return _no_login(cause, options)
         if any(word in str(cause) for word in _CERTIFICATE):
             return _no_trust(cause, options)
