@@ -128,6 +128,7 @@ def test_store_that_does_not_answer_is_retried() -> None:
             {"iceberg.catalog.uri": "postgresql+psycopg2://me@host/db?password=secret"},
             "has a password in it",
         ),
+        ({"iceberg.catalog.uri": "http://me:secret@[host/db"}, "uri is not an address"),
         ({"iceberg.catalog.uri": "sqlite:////no/such/folder/c.db"}, "does not answer"),
     ],
 )

@@ -76,7 +76,16 @@ class IcebergOptions(TableOptions, frozen=True, kw_only=True):
                 raise OptionError(
                     f"Unknown option {_CATALOG}{name}.", f"Did you mean {_CATALOG}{near}?"
                 )
-        if urlsplit(self.uri).password is not None or secret_parameter(self.uri):
+        try:
+            password = urlsplit(self.uri).password
+        except (
+            ValueError
+        ) as error:  # the error does not repeat the address, which may have a password
+            raise OptionError(
+                f"Option iceberg.catalog.uri is not an address: {error}.",
+                "Write the address of the catalog, such as http://catalog:8181.",
+            ) from None
+        if password is not None or secret_parameter(self.uri):
             # The error does not repeat the address, which has the password.
             raise OptionError(
                 "Option iceberg.catalog.uri has a password in it, and the address is written to the log.",
