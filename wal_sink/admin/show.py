@@ -161,9 +161,11 @@ class _LogReader:
             except WalSinkError as error:
                 yield Attempt(epoch=epoch, state="damaged", problem=error.summary)
                 continue
-            problem, details = _UNPROVEN if state == "damaged" else None, None
+            details, problem = None, None
             if rows is not None:
                 details, problem = self._details(manifest, rows)
+            if state == "damaged":
+                problem = problem or _UNPROVEN
             yield Attempt(
                 epoch=epoch,
                 state=state,
