@@ -99,8 +99,8 @@ class UnsupportedSpark(WalSinkError):
 class SchemaMismatch(WalSinkError):
     """The DataFrame does not fit the table, or the table cannot be written exactly once.
 
-    At the start of a query nothing was computed. In a running query, the table was altered while epochs were
-    pending. The log keeps these epochs.
+    If a start raises this error, no micro-batch has been computed. If a flush raises it, the table was
+    altered while epochs were pending. The log keeps these epochs.
 
     What to do: At the start, do what the error says for each column. In a running query, change the table
     back. The flush then continues by itself. Change table and DataFrame together after `wal-sink status

@@ -121,7 +121,7 @@ class _Waiting:
         return False
 
     def _read_reports(self, lacking: Sequence[TargetState], tried: Mapping[str, bool]) -> None:
-        """Read the report of each target's flusher, and record the time if an awaited flusher is alive.
+        """Read the report of each target's flusher. If an awaited flusher is alive, record the present time.
 
         :param lacking: the targets that lack an epoch. If no target does, every flusher is awaited.
         :param tried: for each target, True if its flusher has done a pass since the call.

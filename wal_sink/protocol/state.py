@@ -409,9 +409,9 @@ def give_up_missing(
         return None
     if epoch != state.last.epoch + 1 or epoch > committed:
         raise OptionError(
-            f"Epoch {epoch} is not missing: the newest epoch of the log is {state.last.epoch}, and Spark has"
-            f" completed {committed}.",
-            "Name the epoch right after the newest one of the log, after Spark has completed it.",
+            f"Epoch {epoch} cannot be skipped as missing: the newest epoch of the log is {state.last.epoch},"
+            f" and the newest epoch that Spark has completed is {committed}.",
+            f"Only epoch {state.last.epoch + 1} can be skipped, once Spark has completed it.",
         )
     items = (GivenUp(epoch=epoch, target=target.name) for target in state.targets)
     return _next(

@@ -187,7 +187,7 @@ def _cast(
     stored: Stored,
     operations: pa.Array | None,
 ) -> pa.RecordBatch:
-    """Cast the columns of a batch.
+    """Cast the marked rows to the types that the log stores.
 
     :param batch: the rows before any change, from which errors name a row.
     :param operations: the operation of each row, as the log stores it.

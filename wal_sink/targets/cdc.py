@@ -35,7 +35,8 @@ def operations_of_rows(
     """Return `upsert` or `delete` for each row. None if the plan has no operation column.
 
     :param row_text: returns the text by which errors name the row at a position.
-    :raises InvalidRow: a word is unknown or null.
+    :raises InvalidRow: a value of the operation column is null, or is none of the plan's words for upserts
+        and deletes.
     """
     if plan.operation is None:
         return None

@@ -1,7 +1,7 @@
 """Writes, reads and checks the files of rows in the log: segments, and refused rows with the reasons.
 
-A segment has the rows of one task and one epoch, as a compressed Arrow IPC file. A small segment is inlined:
-its manifest has its bytes, with the same size and digest (rule `segments`).
+A segment has the rows of one task and one epoch, as a compressed Arrow IPC file. A small segment has no
+file: the manifest contains its bytes. Size and digest are recorded as for a file (rule `segments`).
 
 A file of refused rows has each row as a struct in one column, and the reason in further columns. So no column
 of the user can clash with the columns of the reason. The values keep their types, so the rows can be written

@@ -125,7 +125,8 @@ def _merged(run: list[Fixed], rows: int) -> Fixed:
 def varying(pieces: Pieces, rows: int) -> Varying:
     """Convert the encoded values of a column to bytes with offsets.
 
-    :param rows: the number of rows. A value for all rows is repeated as many times.
+    :param rows: the number of rows. If `pieces` has one value for all rows, the value is repeated for each
+        row.
     """
     if isinstance(pieces, Varying):
         return pieces

@@ -141,9 +141,9 @@ def _refuse_keys(keys: Sequence[str], types: pa.Schema) -> None:
     for name in keys:
         if not can_be_key(types.field(name).type):
             raise SchemaMismatch(
-                f"Option {KEY_COLUMNS} names {name}, which is {words(types.field(name))}: such values are not"
-                " compared by equality.",
-                f"Name another column in {KEY_COLUMNS}, such as one with its value as a text or a decimal.",
+                f"Option {KEY_COLUMNS} names {name}, which is {words(types.field(name))}. Such values are not"
+                " compared by equality, so they cannot be a key.",
+                f"Name another column in {KEY_COLUMNS}, for example a copy cast to STRING or DECIMAL.",
             )
 
 

@@ -59,4 +59,4 @@ class Catalogue(ABC):
 
     @abstractmethod
     def other_tables(self) -> Iterable[str]:
-        """Read the names of tables that the user may have meant, as option table has them."""
+        """Read the names of tables that the user may have meant, in the form of the option `table`."""

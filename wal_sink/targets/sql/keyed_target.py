@@ -243,8 +243,9 @@ class KeyedTarget(SqlTarget):
         missing = [name for name in key.columns if name not in written]
         if others:
             raise SchemaMismatch(
-                f"{table} has more than one unique index: {key.text} finds the row to replace, and"
-                f" {_listed(others)} would find another one, or refuse the row.",
+                f"{table} has more than one unique index. An upsert replaces the row with the same"
+                f" {key.text}. Because of {_listed(others)}, the database could replace another row, or"
+                " refuse the row.",
                 self._to_own_table(others[0]) if missing else f"Drop {_listed(others)}.",
             )
         if missing:

@@ -154,7 +154,7 @@ def upsert_with_unavailable(
     only changes the columns for which it has values. The first statement counts the rows that lack values and
     whose key is not in the table.
 
-    :param flags: the names of the `flag_column`s by the columns with unavailable cells.
+    :param flags: for each column with unavailable cells, the name of its `flag_column`.
     """
     by = ", ".join(key)
     values = [_last_value(name, flags.get(name), by) for name in names]

@@ -76,7 +76,8 @@ class SqlAlchemyOptions(KeyedOptions, frozen=True, kw_only=True):
             raise OptionError(
                 f"Option {PARTITION_COLUMNS} is given, and wal_sink makes no partitions in"
                 f" {self.dialect.title}.",
-                f"Leave it out, or make the table yourself, and leave out {CREATE_TABLE}.",
+                f"Leave out {PARTITION_COLUMNS}. For a partitioned table, create the table yourself, and"
+                f" leave out {CREATE_TABLE}, too.",
             )
 
     @property
@@ -95,7 +96,7 @@ def _refuse_database(dialect: Dialect, url: str) -> None:
     path = url.partition("://")[2].partition("?")[0].partition("/")[2]
     if dialect.is_file and not path.startswith("/"):
         raise OptionError(
-            f"Option sql.url {url} names no file by an absolute path: a database in memory belongs to one"
-            " process, and a relative path to the folder of each process.",
+            f"Option sql.url {url} names no file by an absolute path. A database in memory exists in one"
+            " process only, and a relative path names another file in each process.",
             f"Name a file: {url.partition(':')[0]}:////data/shop.db, with four slashes.",
         )

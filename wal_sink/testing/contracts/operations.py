@@ -162,7 +162,7 @@ class DeletesContract(Suite):
 
 
 class CellDeletesContract(DeletesContract):
-    """The suite for an `IdempotentSession`, whose deletes and cells have write timestamps."""
+    """The suite of deletes for a session in which each delete and each cell has a write timestamp."""
 
     def test_repeated_and_late_deletes_keep_newer_rows(
         self, target: Target, plan: Plan, session: Session
