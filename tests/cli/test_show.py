@@ -71,6 +71,8 @@ def test_show_lists_epochs_after_a_damaged_or_missing_manifest(busy: World, tmp_
     assert (2, "damaged", None) in lines
     assert (3, "not checkpointed", 1) in lines
     assert "CorruptLog" in run(tmp_path, "show", "checkpoint").out
+    former = run(tmp_path, "show", "checkpoint", 1, "--json").document["epochs"][0]
+    assert (former["state"], former["problem"][:16]) == ("damaged", "A later manifest")
     busy.log_backend.delete([path])
     assert (2, "no manifest", None) in listed(tmp_path)
     gone = run(tmp_path, "show", "checkpoint", 2, "--json")
