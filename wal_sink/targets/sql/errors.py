@@ -208,3 +208,11 @@ def count_of_changed_rows(count: int) -> TargetRefused:
         " CLIENT.FOUND_ROWS). If the driver counts none (-1), let `open` return a connection whose cursors"
         " do.",
     )
+
+
+def rival_ledger_row(error: Exception) -> TargetUnavailable:
+    """Return the error of a ledger row that another process creates at the same time."""
+    return TargetUnavailable(
+        f"The new ledger row is refused: {shortly(error)}.",
+        "No action needed: another process creates the row, and the flush goes on with that row.",
+    )

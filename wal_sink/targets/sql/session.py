@@ -148,9 +148,11 @@ class SqlSession(TransactionalSession):
         try:
             with self._rolling_back():
                 return self._commit(new) if self._ledger.insert(new) else self._conflict()
-        except Exception:
+        except Exception as error:
             if self.read() is not None:  # another process was faster
                 return Outcome.CONFLICT
+            if self._target.refuses(error):  # DuckDB, while another process commits the row
+                raise errors.rival_ledger_row(error) from error
             raise
 
     def _commit(self, new: LedgerRow) -> Outcome:
