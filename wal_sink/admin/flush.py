@@ -23,7 +23,7 @@ from wal_sink.flush.loop import FlushLoop
 from wal_sink.flush.pipeline import Pipeline
 from wal_sink.flush.reporter import Reporter
 from wal_sink.flush.write import WriteInThread
-from wal_sink.model.state import Mark, State, Sums
+from wal_sink.model.state import Mark, State
 from wal_sink.progress.status import backlog_of
 from wal_sink.protocol import state as protocol
 from wal_sink.telemetry import FlushMetrics
@@ -33,8 +33,6 @@ from wal_sink.wal.store import existing
 
 _MOST_TRIES = 4
 """How often a pass with a transient error is tried at most; any other error ends the flush at once."""
-
-_DRY_RUN = "a dry run changes nothing"
 
 _PROGRESS_S = 0.02
 """Seconds between two reports of progress."""
@@ -85,33 +83,29 @@ def preview(query: Query, name: str = "") -> list[FlushDone]:
     """
     began_s, state = time.monotonic(), query.own_state()
     retention, committed = retention_of(query.sink_options(state)), query.checkpoint.last_commit()
-    state, outcomes = protocol.trim(state, retention, actor()) or state, []
-    for target in wanted_targets(state, name):
-        backlog = backlog_of(state, target, committed)
-        counts = Sums(rows=backlog.rows, bytes=backlog.bytes)
-        outcome = _outcome(query, state, target.name, backlog.epochs, counts, began_s, _DRY_RUN)
-        outcomes.append(msgspec.structs.replace(outcome, dry_run=True))
-    return outcomes
+    state = protocol.trim(state, retention, actor()) or state
+    return [
+        msgspec.structs.replace(
+            _outcome(query, state, target.name, committed, began_s, "a dry run changes nothing"),
+            dry_run=True,
+        )
+        for target in wanted_targets(state, name)
+    ]
 
 
 def _outcome(
-    query: Query | Pipeline,
-    state: State,
-    name: str,
-    epochs: int,
-    counts: Sums,
-    began_s: float,
-    reason: str,
+    query: Query | Pipeline, state: State, name: str, committed: int, began_s: float, reason: str
 ) -> FlushDone:
-    backlog = backlog_of(state, protocol.named_target(state, name), query.checkpoint.last_commit())
+    """Return the outcome for a target, with the counts of the pending epochs as those to flush."""
+    backlog = backlog_of(state, protocol.named_target(state, name), committed)
     return FlushDone(
         query_id=query.query_id,
         target=name,
         log=query.store.url,
         flushed=backlog.flushed,
-        epochs=epochs,
-        rows=counts.rows,
-        bytes=counts.bytes,
+        epochs=backlog.epochs,
+        rows=backlog.rows,
+        bytes=backlog.bytes,
         pending_epochs=backlog.epochs,
         trimmed=state.trimmed,
         seconds=time.monotonic() - began_s,
@@ -171,14 +165,19 @@ class HostedFlusher:
             raise self.loop.error
         state, first = existing(self.pipeline.store), self._first
         mark = self._mark(state)
-        return _outcome(
+        outcome = _outcome(
             self.pipeline,
             state,
             self.pipeline.target_name,
-            mark.epoch - first.epoch,
-            Sums(rows=mark.sums.rows - first.sums.rows, bytes=mark.sums.bytes - first.sums.bytes),
+            self.pipeline.checkpoint.last_commit(),
             self._began_s,
             self.reason or "stopped",
+        )
+        return msgspec.structs.replace(
+            outcome,
+            epochs=mark.epoch - first.epoch,
+            rows=mark.sums.rows - first.sums.rows,
+            bytes=mark.sums.bytes - first.sums.bytes,
         )
 
     def _mark(self, state: State) -> Mark:
